@@ -1,0 +1,72 @@
+"""The calls whose instructions are counted. Run by `check.py` under callgrind, never for time.
+
+`os.getppid()` is the mark: callgrind writes a profile before each call of that C function, so every profile
+holds what ran since the mark before it. A case is warmed up, then run N times and 2N times between marks; the
+difference is N runs and nothing else.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from collections.abc import Callable
+
+import tensorplay as tp
+
+WARM_UP = 300
+
+
+def cases() -> dict[str, tuple[int, Callable[[], object]]]:
+    """name -> (runs counted, one run)."""
+    x, y = tp.ones(8), tp.ones(8)
+    xr = tp.tensor([1.0] * 8, requires_grad=True)
+    text = "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"
+
+    def scaled_body(x):
+        return tp.mul(x, 2.0)
+
+    scaled = tp.library.custom_op("callgrind::scaled", scaled_body, mutates_args=())
+    scaled.register_autograd(lambda ctx, grad: (tp.mul(grad, 2.0),))
+    compiled = tp.compile(lambda x: x * 2 + 1)
+    add, parse, capture = tp.add, tp.library.Schema.parse, tp.graph.capture
+
+    def chain(x):
+        for _ in range(10):
+            x = x * 1.01
+        return x
+
+    return {
+        "add(x, y)": (400, lambda: add(x, y)),
+        "x + x": (400, lambda: x + x),
+        "x * 2.0": (400, lambda: x * 2.0),
+        "custom op": (400, lambda: scaled(x)),
+        "custom op, grad recorded": (400, lambda: scaled(xr)),
+        "(x * 2).sum().backward()": (200, lambda: (xr * 2).sum().backward()),
+        "custom op forward + sum + backward": (200, lambda: scaled(xr).sum().backward()),
+        "chain of 10 forward + backward": (100, lambda: chain(xr).backward(y)),
+        "capture of 10 ops": (50, lambda: capture(chain, x)),
+        "compiled x * 2 + 1": (400, lambda: compiled(x)),
+        "schema parse": (200, lambda: parse(text)),
+    }
+
+
+def main() -> None:
+    selected = cases()
+    print(json.dumps({name: runs for name, (runs, _) in selected.items()}), file=sys.stderr)
+    gc.disable()
+    for runs, once in selected.values():
+        for _ in range(WARM_UP):
+            once()
+        os.getppid()
+        for _ in range(runs):
+            once()
+        os.getppid()
+        for _ in range(2 * runs):
+            once()
+        os.getppid()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""This project's form of each case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+from worker import CAPTURED, CHAIN, GELU_SIZE, Builder, Case, chain, gelu, pointwise8
+
+import tensorplay as tp
+
+
+def version() -> str:
+    return metadata.version("tensorplay-dispatch")
+
+
+def executor(compiled: Any, wanted: str) -> Callable[[], str]:
+    """A note that names who ran; a fallback says so, for its time is no result."""
+
+    def note() -> str:
+        regions = compiled.last_run.forward
+        ran = ", ".join(sorted({region.marker.executor for region in regions}))
+        reasons = [str(region.reason) for region in regions if region.reason is not None]
+        if reasons or ran != wanted:
+            return f"FALLBACK ran on {ran}: {'; '.join(reasons)}"
+        return f"ran on {ran}"
+
+    return note
+
+
+def builders(settings: dict) -> dict[str, Builder]:
+    x, y = tp.ones(8), tp.ones(8)
+    xr = tp.tensor([1.0] * 8, requires_grad=True)
+
+    def body(x):
+        return tp.mul(x, 2.0)
+
+    scaled = tp.library.custom_op("peers::scaled", body, mutates_args=())
+    scaled.register_autograd(lambda ctx, grad: (tp.mul(grad, 2.0),))
+
+    def compiled8() -> Case:
+        f = tp.compile(pointwise8)
+        return Case("f(x)", {"f": f, "x": x}, note=executor(f, "native"))
+
+    def big() -> Case:
+        f = tp.compile(lambda x: gelu(x, tp.tanh), backend="tvm", on_fallback="record")
+        data = np.random.default_rng(0).standard_normal(GELU_SIZE, dtype=np.float32)
+        return Case("f(x)", {"f": f, "x": tp.tensor(data)}, note=executor(f, "tvm"))
+
+    def capture() -> Case:
+        names = {"capture": tp.graph.capture, "f": lambda x: chain(x, CAPTURED), "x": x}
+        return Case("capture(f, x)", names, per=CAPTURED)
+
+    def schema() -> Case:
+        texts = settings["schemas"]
+        return Case(
+            "for text in texts: parse(text)",
+            {"parse": tp.library.Schema.parse, "texts": texts},
+            per=len(texts),
+        )
+
+    return {
+        "add": lambda: Case("f(x, y)", {"f": tp.add, "x": x, "y": y}),
+        "op_body": lambda: Case("f(x)", {"f": body, "x": x}),
+        "op": lambda: Case("f(x)", {"f": scaled, "x": x}),
+        "op_grad": lambda: Case("f(x)", {"f": scaled, "x": xr}),
+        "op_step": lambda: Case("f(x).sum().backward()", {"f": scaled, "x": xr}),
+        "native_step": lambda: Case("(x * 2).sum().backward()", {"x": xr}),
+        "chain": lambda: Case(f"f(x, {CHAIN}).backward(y)", {"f": chain, "x": xr, "y": y}, per=CHAIN),
+        "capture": capture,
+        "compiled8": compiled8,
+        "schema": schema,
+        "gelu": big,
+    }

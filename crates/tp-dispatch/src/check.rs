@@ -1,0 +1,118 @@
+//! The checks around kernels that are not ours: what they returned fits the schema, shares no storage with an
+//! input or another output, and what they were allowed to write got a new version.
+
+use crate::error::{Error, Result};
+use crate::kernel::Call;
+use crate::schema::ArgType;
+use crate::value::{Rets, Value};
+use tp_tensor::Tensor;
+
+/// Bumps the version of every tensor the schema says the op writes to.
+pub(crate) fn bump_mutated(call: &Call<'_>) {
+    for &i in &call.def.params.written {
+        if let Some(arg) = call.args.get(i as usize) {
+            arg.for_each_tensor(|t| t.storage().bump_version());
+        }
+    }
+}
+
+/// Count, types and aliasing of what a foreign kernel returned.
+#[inline]
+pub fn check_outputs(call: &Call<'_>, rets: &Rets) -> Result<()> {
+    let declared = call.def.schema.returns();
+    if rets.len() != declared.len() {
+        return Err(wrong_count(call, rets.len(), declared.len()));
+    }
+    for (i, (value, ret)) in rets.iter().zip(declared).enumerate() {
+        let fits = match (value, ret.ty()) {
+            (Value::Tensor(_), ArgType::Tensor) => true,
+            (value, ty) => fits(value, ty),
+        };
+        if !fits {
+            return Err(wrong_type(call, i, ret.ty(), value));
+        }
+        if ret.alias().is_none() {
+            check_alias(call, i, value, rets)?;
+        }
+    }
+    Ok(())
+}
+
+fn fits(value: &Value, ty: &ArgType) -> bool {
+    use ArgType as T;
+    match (value, ty) {
+        (Value::None, T::NoneType | T::Any) => true,
+        (Value::None, T::Optional(_)) => true,
+        (v, T::Optional(inner)) => fits(v, inner),
+        (Value::Tensor(_), T::Tensor | T::Any) => true,
+        (Value::Int(_), T::Int | T::SymInt | T::Scalar | T::Number | T::Any) => true,
+        (Value::Bool(_), T::Bool | T::SymBool | T::Scalar | T::Number | T::Any) => true,
+        (Value::Float(_), T::Float | T::Scalar | T::Number | T::Any) => true,
+        (Value::Scalar(_), T::Scalar | T::Number | T::Any) => true,
+        (Value::Str(_), T::Str | T::Any) => true,
+        (Value::Tensors(_), T::List(e, _)) => **e == T::Tensor,
+        (Value::OptTensors(_), T::List(e, _)) => matches!(&**e, T::Optional(i) if **i == T::Tensor),
+        (Value::Ints(_), T::List(e, _)) => matches!(**e, T::Int | T::SymInt),
+        (Value::Floats(_), T::List(e, _)) => **e == T::Float,
+        (Value::Bools(_), T::List(e, _)) => **e == T::Bool,
+        (Value::DType(_), T::ScalarType) | (Value::Device(_), T::Device) | (_, T::Any) => true,
+        _ => false,
+    }
+}
+
+/// Output `i` must not share storage with an argument or with another output.
+#[inline]
+fn check_alias(call: &Call<'_>, i: usize, value: &Value, rets: &Rets) -> Result<()> {
+    let mut clash: Option<String> = None;
+    value.for_each_tensor(|out| {
+        if clash.is_some() {
+            return;
+        }
+        call.for_each_tensor(|k, t| {
+            if clash.is_none() && out.shares_storage(t) {
+                clash = Some(argument_clash(call, k, out, t));
+            }
+        });
+        for (j, other) in rets.iter().enumerate().take(i + 1) {
+            other.for_each_tensor(|o| {
+                if clash.is_none() && !std::ptr::eq(o, out) && out.shares_storage(o) {
+                    clash = Some(format!("shares memory with output {j}"));
+                }
+            });
+        }
+    });
+    match clash {
+        None => Ok(()),
+        Some(clash) => Err(alias_error(call, i, &clash)),
+    }
+}
+
+#[cold]
+fn argument_clash(call: &Call<'_>, k: usize, out: &Tensor, t: &Tensor) -> String {
+    let name = call.def.params.name(k).unwrap_or("?");
+    let how = if out.same(t) { "is" } else { "shares memory with" };
+    format!("{how} argument '{name}'")
+}
+
+#[cold]
+fn alias_error(call: &Call<'_>, i: usize, clash: &str) -> Error {
+    Error::contract("TP3203", format!("output {i} {clash}, but the schema declares a new tensor"))
+        .with_op(call.op.name())
+        .note("return a copy (clone()) instead, or write to the argument, declare it in mutates_args and return nothing")
+        .note("outputs may be fed to other ops freely: the rule is about what this kernel returns")
+}
+
+#[cold]
+fn wrong_count(call: &Call<'_>, got: usize, want: usize) -> Error {
+    let values = if got == 1 { "value" } else { "values" };
+    Error::contract("TP3201", format!("the kernel returned {got} {values}, the schema declares {want}"))
+        .with_op(call.op.name())
+        .note(format!("schema: {}", call.def.schema))
+}
+
+#[cold]
+fn wrong_type(call: &Call<'_>, i: usize, want: &ArgType, got: &Value) -> Error {
+    Error::contract("TP3202", format!("output {i} must be {want}, the kernel returned {}", got.type_name()))
+        .with_op(call.op.name())
+        .note(format!("schema: {}", call.def.schema))
+}

@@ -1,0 +1,244 @@
+//! One call: the union of the tensors' keys, the thread's state, one table look-up. The slow path records events
+//! and applies the thread's kernel preferences, and is entered only where one of them is in force.
+
+use crate::error::{Error, Result};
+use crate::kernel::{Call, HostArgs};
+use crate::key::{DispatchKey, KeySet};
+use crate::op::OpHandle;
+use crate::outcome::CallEvent;
+use crate::select::{self, KernelEntry, Rejected};
+use crate::state;
+use crate::table::{self, DispatchTable};
+use crate::value::{Arg, Rets};
+use crate::{GradRule, marker};
+use std::sync::Arc;
+use std::time::Instant;
+use tp_tensor::{Device, DeviceKind, keybits};
+
+/// Calls `op` with bound arguments (one per schema argument, defaults filled in).
+#[inline]
+pub fn call(op: OpHandle, args: &[Arg<'_>], host: HostArgs, rets: &mut Rets) -> Result<()> {
+    let mut bits = 0u16;
+    let mut device = 0u16;
+    for arg in args {
+        match arg {
+            Arg::Tensor(t) => bits |= t.keys(),
+            Arg::Tensors(_) | Arg::OptTensors(_) => arg.for_each_tensor(|t| bits |= t.keys()),
+            Arg::Device(d) => device = device_key(*d).0,
+            _ => {}
+        }
+    }
+    if bits == 0 {
+        bits = device;
+    } else if bits & (keybits::CPU | keybits::CUDA) == keybits::CPU | keybits::CUDA {
+        check_devices(op, args)?;
+    }
+    state::with(|s| {
+        let _inside = s.enter();
+        // SAFETY: inside dispatch.
+        let table = unsafe { op.table() };
+        let Some(def) = &table.def else { return Err(table::unregistered_error(op.name())) };
+        table.run(&Call { op, def, args, keys: s.effective(bits), host }, rets)
+    })
+}
+
+/// Goes on below `key` with the same arguments.
+#[inline]
+pub fn redispatch(call: &Call<'_>, key: DispatchKey, rets: &mut Rets) -> Result<()> {
+    redispatch_args(call, key, call.args, call.host, rets)
+}
+
+/// Goes on below `key` with other arguments. The host's own objects go along only if they still stand for them.
+#[inline]
+pub fn redispatch_args(
+    call: &Call<'_>,
+    key: DispatchKey,
+    args: &[Arg<'_>],
+    host: HostArgs,
+    rets: &mut Rets,
+) -> Result<()> {
+    state::with(|s| {
+        let keys = (call.keys & KeySet::below(key)) | s.slow_bit();
+        let _inside = s.enter();
+        // SAFETY: inside dispatch.
+        let table = unsafe { call.op.table() };
+        let Some(def) = &table.def else { return Err(table::unregistered_error(call.op.name())) };
+        table.run(&Call { op: call.op, def, args, keys, host }, rets)
+    })
+}
+
+fn device_key(device: Device) -> KeySet {
+    match device.kind {
+        DeviceKind::Cpu => DispatchKey::Cpu.set(),
+        DeviceKind::Cuda => DispatchKey::Cuda.set(),
+        DeviceKind::Meta => DispatchKey::Meta.set(),
+    }
+}
+
+/// Tensors on both CPU and CUDA: allowed for 0-d CPU tensors, else an error that names both.
+#[cold]
+fn check_devices(op: OpHandle, args: &[Arg<'_>]) -> Result<()> {
+    let mut first: Option<(usize, Device)> = None;
+    let mut clash = None;
+    for (i, arg) in args.iter().enumerate() {
+        arg.for_each_tensor(|t| {
+            if t.device().is_cpu() && t.ndim() == 0 {
+                return;
+            }
+            match first {
+                None => first = Some((i, t.device())),
+                Some((j, d)) if d != t.device() && clash.is_none() => clash = Some((j, d, i, t.device())),
+                Some(_) => {}
+            }
+        });
+    }
+    let Some((j, d, i, e)) = clash else { return Ok(()) };
+    let name = |k: usize| {
+        op.def().and_then(|def| def.params.name(k).map(str::to_string)).unwrap_or_else(|| k.to_string())
+    };
+    let message =
+        format!("argument '{}' is on {e}, but argument '{}' is on {d}; nothing was run", name(i), name(j));
+    Err(Error::device("TP2104", message)
+        .with_op(op.name())
+        .note("all tensors of one call must share a device: move one with .to(device)"))
+}
+
+/// The differentiation rule of an op at this moment, resolved once per table.
+pub fn grad_rule(
+    op: OpHandle,
+    resolve: impl FnOnce(&crate::OpDef) -> Option<Arc<dyn GradRule>>,
+) -> Option<Arc<dyn GradRule>> {
+    state::with(|s| {
+        let _inside = s.enter();
+        // SAFETY: inside dispatch.
+        unsafe { op.table() }.grad_rule(resolve).cloned()
+    })
+}
+
+// ---- cells ----
+
+pub(crate) fn unregistered(call: &Call<'_>, _: &mut Rets) -> Result<()> {
+    Err(table::unregistered_error(call.op.name()))
+}
+
+pub(crate) fn fall_through(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    let key = DispatchKey::ALL[call.keys.highest()];
+    redispatch(call, key, rets)
+}
+
+#[cold]
+pub(crate) fn no_kernel(call: &Call<'_>, _: &mut Rets) -> Result<()> {
+    let key = DispatchKey::ALL[call.keys.highest()];
+    let kernels = call.op.kernels();
+    let mut slots: Vec<&str> = Vec::new();
+    for k in &kernels {
+        if !slots.contains(&k.slot.name()) {
+            slots.push(k.slot.name());
+        }
+    }
+    let have = if slots.is_empty() { "no kernel at all".to_string() } else { format!("kernels for {slots:?}") };
+    let name = call.op.name();
+    Err(Error::no_kernel("TP1401", format!("no kernel for device '{key}'; it has {have}"))
+        .with_op(name)
+        .note(format!("register one with register_kernel(\"{name}\", \"{key}\"), or move the tensors")))
+}
+
+#[cold]
+fn none_fits(call: &Call<'_>, rejected: &Rejected) -> Error {
+    let key = DispatchKey::ALL[call.keys.highest()];
+    let mut e = Error::no_kernel("TP1402", format!("no kernel for device '{key}' takes this call"))
+        .with_op(call.op.name());
+    for (name, reason) in rejected {
+        e = e.note(format!("{name}: {reason}"));
+    }
+    e
+}
+
+pub(crate) fn choose_and_run(table: &DispatchTable, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    let mut rejected = Rejected::new();
+    match select::choose(&table.candidates[call.keys.highest()], call, &[], &mut rejected)? {
+        Some(entry) => entry.kernel.call(call, rets),
+        None => Err(none_fits(call, &rejected)),
+    }
+}
+
+/// The slow path: the same call, with events recorded and preferences applied where a device's kernel runs.
+#[cold]
+pub(crate) fn slow(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    let call = &Call { keys: call.keys & !DispatchKey::Slow.set(), ..*call };
+    let at = call.keys.highest();
+    state::with(|s| {
+        let _inside = s.enter();
+        // SAFETY: inside dispatch.
+        let table = unsafe { call.op.table() };
+        let key = DispatchKey::ALL[at];
+        if !KeySet::BACKENDS.contains(key) || table.candidates[at].is_empty() {
+            return table.run(call, rets);
+        }
+        let mut rejected = Rejected::new();
+        let prefs = state::preferences();
+        let Some(entry) = select::choose(&table.candidates[at], call, &prefs, &mut rejected)? else {
+            return Err(none_fits(call, &rejected));
+        };
+        run_entry(entry, key, call, rejected, rets)?;
+        if table.mutates {
+            crate::check::bump_mutated(call);
+        }
+        Ok(())
+    })
+}
+
+fn run_entry(
+    entry: &Arc<KernelEntry>,
+    key: DispatchKey,
+    call: &Call<'_>,
+    rejected: Rejected,
+    rets: &mut Rets,
+) -> Result<()> {
+    let tracing = state::is_tracing();
+    if tracing {
+        drop(marker::take());
+    }
+    let start = Instant::now();
+    entry.kernel.call(call, rets)?;
+    let host_seconds = start.elapsed().as_secs_f64();
+    if tracing {
+        let device = call_device(call, key);
+        let stamped = marker::take();
+        let (mut shapes, mut dtypes) = (Vec::new(), Vec::new());
+        call.for_each_tensor(|_, t| {
+            shapes.push(t.sizes().to_vec());
+            dtypes.push(t.dtype());
+        });
+        state::record(&CallEvent {
+            op: call.op.full_name().into(),
+            key,
+            phase: state::phase(),
+            marker: stamped.unwrap_or_else(|| select::static_marker(entry, call.op.name(), device)),
+            rejected,
+            shapes,
+            dtypes,
+            host_seconds,
+            device_seconds: None,
+        });
+    }
+    Ok(())
+}
+
+fn call_device(call: &Call<'_>, key: DispatchKey) -> Device {
+    let mut device = None;
+    call.for_each_tensor(|_, t| device = device.or(Some(t.device())));
+    device.unwrap_or(match key {
+        DispatchKey::Cuda => Device::cuda(0),
+        _ => Device::CPU,
+    })
+}
+
+/// Which kernel each key would run, for people.
+pub fn describe_table(op: OpHandle) -> Vec<(DispatchKey, String)> {
+    state::with(|s| {
+        let _inside = s.enter();
+        // SAFETY: inside dispatch.
+        table::describe(unsafe { op.table() })
+    })
+}

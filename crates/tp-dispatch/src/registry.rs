@@ -1,0 +1,240 @@
+//! The registry: names to op slots, and what was registered for each. Every change computes a new dispatch table
+//! and retires the old one. No lock is held while anything foreign is called or dropped.
+
+use crate::epoch;
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelFn, Provenance};
+use crate::key::{DispatchKey, KEY_COUNT};
+use crate::op::{OpDef, OpEntry, OpHandle, OpId, OpState};
+use crate::select::{KernelEntry, Predicate, Slot};
+use crate::table::{DispatchTable, Layers};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// All ops of the process.
+pub struct Registry {
+    ops: RwLock<BTreeMap<Box<str>, OpHandle>>,
+    layers: RwLock<Layers>,
+    next_id: AtomicU64,
+}
+
+static REGISTRY: Registry = Registry {
+    ops: RwLock::new(BTreeMap::new()),
+    layers: RwLock::new([None; KEY_COUNT]),
+    next_id: AtomicU64::new(1),
+};
+
+/// A kernel as a registration describes it.
+pub struct KernelSpec {
+    pub slot: Slot,
+    pub kernel: Kernel,
+    pub provenance: Provenance,
+    pub when: Option<Arc<dyn Predicate>>,
+    pub contiguous: Box<[usize]>,
+}
+
+/// What dropping undoes. `keep` makes it permanent.
+#[must_use = "dropping a registration undoes it"]
+pub struct Registration {
+    op: OpHandle,
+    what: Undo,
+}
+
+enum Undo {
+    Nothing,
+    Kernel(u64),
+    Definition(u64),
+}
+
+impl Registration {
+    pub fn keep(mut self) {
+        self.what = Undo::Nothing;
+    }
+
+    pub fn op(&self) -> OpHandle {
+        self.op
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        match self.what {
+            Undo::Nothing => {}
+            Undo::Kernel(id) => {
+                self.op.update(|s| s.kernels.retain(|k| k.id != id));
+            }
+            Undo::Definition(generation) => {
+                self.op.update(|s| {
+                    if s.generation == generation {
+                        s.def = None;
+                        s.kernels.clear();
+                    }
+                });
+            }
+        }
+    }
+}
+
+impl Registry {
+    pub fn global() -> &'static Registry {
+        &REGISTRY
+    }
+
+    /// The op of that exact name (`ns::name` or `ns::name.overload`), if it is defined now.
+    pub fn get(&self, name: &str) -> Option<OpHandle> {
+        let name = name.strip_suffix(".default").unwrap_or(name);
+        let op = self.ops.read().get(name).copied()?;
+        op.is_defined().then_some(op)
+    }
+
+    pub fn lookup(&self, name: &str) -> Result<OpHandle> {
+        self.get(name).ok_or_else(|| {
+            let mut e = Error::registration("TP1301", format!("no operator named '{name}'"));
+            if let Some(near) = self.closest(name) {
+                e = e.note(format!("did you mean '{near}'?"));
+            }
+            e
+        })
+    }
+
+    /// Ops defined now, by name; of one namespace when given.
+    pub fn list(&self, namespace: Option<&str>) -> Vec<OpHandle> {
+        let ops = self.ops.read();
+        let in_namespace = |name: &str| namespace.is_none_or(|ns| name.split("::").next() == Some(ns));
+        ops.iter().filter(|(name, _)| in_namespace(name)).map(|(_, op)| *op).filter(|op| op.is_defined()).collect()
+    }
+
+    fn closest(&self, name: &str) -> Option<String> {
+        let tail = name.rsplit("::").next()?;
+        let ops = self.ops.read();
+        let near = ops.iter().find(|(n, op)| op.is_defined() && n.rsplit("::").next() == Some(tail));
+        near.map(|(n, _)| n.to_string())
+    }
+
+    /// Defines an op, or gives it another definition when `replace` is set. Kernels of an earlier definition go.
+    pub fn define(&self, name: &str, def: OpDef, replace: bool) -> Result<Registration> {
+        let op = self.slot(name);
+        let def = Arc::new(def);
+        let mut clash = None;
+        let mut generation = 0;
+        op.update(|s| {
+            if let (Some(old), false) = (&s.def, replace) {
+                clash = Some(old.provenance.clone());
+                return;
+            }
+            s.def = Some(def.clone());
+            s.kernels.clear();
+            s.generation += 1;
+            generation = s.generation;
+        });
+        match clash {
+            None => Ok(Registration { op, what: Undo::Definition(generation) }),
+            Some(old) => Err(Error::registration(
+                "TP1302",
+                format!("operator '{name}' is already defined at {}:{}", old.file, old.line),
+            )
+            .note(format!("the new definition is at {}:{}", def.provenance.file, def.provenance.line))
+            .note("choose another name, or pass override=True")),
+        }
+    }
+
+    /// Changes the description of an op (its fake rule, its gradient) and keeps its kernels.
+    pub fn redefine(&self, op: OpHandle, change: impl FnOnce(&OpDef) -> OpDef) -> Result<()> {
+        let mut missing = false;
+        op.update(|s| match &s.def {
+            Some(old) => s.def = Some(Arc::new(change(old))),
+            None => missing = true,
+        });
+        if missing { Err(crate::table::unregistered_error(op.name())) } else { Ok(()) }
+    }
+
+    /// Adds a kernel. One of the same name in the same slot is replaced.
+    pub fn register_kernel(&self, op: OpHandle, spec: KernelSpec) -> Result<Registration> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let KernelSpec { slot, kernel, provenance, when, contiguous } = spec;
+        let entry = Arc::new(KernelEntry { id, slot, kernel, provenance, when, contiguous });
+        let mut missing = false;
+        let mut replaced = None;
+        op.update(|s| {
+            if s.def.is_none() {
+                missing = true;
+                return;
+            }
+            if let Some(at) = s.kernels.iter().position(|k| k.slot == slot && k.name() == entry.name()) {
+                replaced = Some(s.kernels.remove(at));
+            }
+            s.kernels.push(entry.clone());
+        });
+        drop(replaced);
+        if missing {
+            return Err(crate::table::unregistered_error(op.name()));
+        }
+        Ok(Registration { op, what: Undo::Kernel(id) })
+    }
+
+    /// Installs the fallback kernel of a layer, for every op.
+    pub fn install_layer(&self, key: DispatchKey, kernel: KernelFn) {
+        self.layers.write()[key as usize] = Some(kernel);
+        let ops: Vec<OpHandle> = self.ops.read().values().copied().collect();
+        for op in ops {
+            op.update(|_| {});
+        }
+    }
+
+    /// A fresh number for kernels and contexts.
+    pub fn token(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn slot(&self, name: &str) -> OpHandle {
+        if let Some(op) = self.ops.read().get(name) {
+            return *op;
+        }
+        let mut ops = self.ops.write();
+        if let Some(op) = ops.get(name) {
+            return *op;
+        }
+        let empty = Box::into_raw(Box::new(DispatchTable::unregistered()));
+        let entry = OpEntry {
+            id: OpId(ops.len() as u32),
+            name: name.into(),
+            table: AtomicPtr::new(empty),
+            state: Mutex::new(OpState::default()),
+        };
+        // The slot of an op lives for ever: handles are kept everywhere.
+        let op = OpHandle(Box::leak(Box::new(entry)));
+        ops.insert(name.into(), op);
+        op
+    }
+}
+
+impl OpHandle {
+    pub fn is_defined(self) -> bool {
+        self.0.state.lock().def.is_some()
+    }
+
+    /// Applies a change to the registrations and publishes the table they give. Everything taken out is dropped
+    /// after the lock is released.
+    fn update(self, change: impl FnOnce(&mut OpState)) {
+        let layers = *REGISTRY.layers.read();
+        let mut state = self.0.state.lock();
+        let before = OpState { def: state.def.clone(), kernels: state.kernels.clone(), generation: 0 };
+        change(&mut state);
+        let table = match &state.def {
+            Some(def) => DispatchTable::build(def.clone(), &state.kernels, &layers),
+            None => DispatchTable::unregistered(),
+        };
+        let old = self.0.table.swap(Box::into_raw(Box::new(table)), Ordering::AcqRel);
+        drop(state);
+        drop(before);
+        // SAFETY: the pointer came from Box::into_raw, and the swap took it out for good.
+        epoch::retire(unsafe { Box::from_raw(old) });
+    }
+}
+
+/// Frees retired tables that had to wait, if they can go now.
+pub fn collect() {
+    epoch::collect();
+}

@@ -1,0 +1,117 @@
+//! Several kernels for one key: an ordered list, newest first; the first that is enabled, whose predicate holds
+//! and whose layouts fit runs, and every one passed over has a reason.
+
+use crate::error::Result;
+use crate::kernel::{Call, Kernel, Provenance};
+use crate::key::DispatchKey;
+use crate::outcome::FallbackReason;
+use crate::state::Preference;
+use std::sync::Arc;
+use tp_tensor::Device;
+
+/// Where a kernel is registered: for one device, or for every device that has none of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Slot {
+    Key(DispatchKey),
+    Default,
+}
+
+impl Slot {
+    pub fn name(self) -> &'static str {
+        match self {
+            Slot::Key(k) => k.name(),
+            Slot::Default => "default",
+        }
+    }
+}
+
+/// Decides whether a kernel takes a call. A host predicate may raise; the error goes to the caller.
+pub trait Predicate: Send + Sync {
+    fn holds(&self, call: &Call<'_>) -> Result<bool>;
+    fn describe(&self) -> String;
+    fn trace(&self, visit: &mut crate::host::HostVisitor<'_>);
+}
+
+/// One registered kernel.
+pub struct KernelEntry {
+    pub id: u64,
+    pub slot: Slot,
+    pub kernel: Kernel,
+    pub provenance: Provenance,
+    pub when: Option<Arc<dyn Predicate>>,
+    /// Arguments that must be contiguous for this kernel.
+    pub contiguous: Box<[usize]>,
+}
+
+impl KernelEntry {
+    pub fn name(&self) -> &str {
+        &self.provenance.name
+    }
+
+    pub fn is_conditional(&self) -> bool {
+        self.when.is_some() || !self.contiguous.is_empty()
+    }
+
+    /// Why this kernel does not take the call, or None.
+    fn refuses(&self, call: &Call<'_>, prefs: &[Preference]) -> Result<Option<FallbackReason>> {
+        let mut enabled = true;
+        for p in prefs.iter().filter(|p| p.op == call.op) {
+            enabled = p.enables(self).unwrap_or(enabled);
+        }
+        if !enabled {
+            return Ok(Some(FallbackReason::Disabled { kernel: self.name().to_string() }));
+        }
+        for &i in &self.contiguous {
+            let mut bad = None;
+            if let Some(arg) = call.args.get(i) {
+                arg.for_each_tensor(|t| bad = bad.or((!t.is_contiguous()).then_some(t)));
+            }
+            if let Some(t) = bad {
+                let value = call.def.params.name(i).unwrap_or("?").to_string();
+                let got = format!("strides {:?}", t.strides());
+                return Ok(Some(FallbackReason::Layout { value, got, wanted: "contiguous".to_string() }));
+            }
+        }
+        if let Some(when) = &self.when
+            && !when.holds(call)?
+        {
+            let why = format!("{} is false", when.describe());
+            return Ok(Some(FallbackReason::Predicate { kernel: self.name().to_string(), why }));
+        }
+        Ok(None)
+    }
+}
+
+/// Kernels passed over, each with its reason.
+pub type Rejected = Vec<(String, FallbackReason)>;
+
+/// The kernel that takes the call. `list` is in order of preference without the context's wishes.
+pub(crate) fn choose<'t>(
+    list: &'t [Arc<KernelEntry>],
+    call: &Call<'_>,
+    prefs: &[Preference],
+    rejected: &mut Rejected,
+) -> Result<Option<&'t Arc<KernelEntry>>> {
+    let wanted = prefs.iter().rev().find_map(|p| p.prefers(call.op));
+    let front = list.iter().filter(|k| wanted.is_some_and(|w| w == k.name()));
+    let rest = list.iter().filter(|k| wanted.is_none_or(|w| w != k.name()));
+    for entry in front.chain(rest) {
+        match entry.refuses(call, prefs)? {
+            None => return Ok(Some(entry)),
+            Some(reason) => rejected.push((entry.name().to_string(), reason)),
+        }
+    }
+    Ok(None)
+}
+
+/// What a registration says about a kernel's marker before it stamps one of its own.
+pub(crate) fn static_marker(entry: &KernelEntry, op: &str, device: Device) -> crate::CodegenMarker {
+    let kernel = format!("{op}/{}", entry.name());
+    let proof = format!("{}:{}", entry.provenance.file, entry.provenance.line);
+    crate::CodegenMarker {
+        executor: entry.provenance.executor.clone(),
+        kernel: kernel.into(),
+        proof: Some(proof.into()),
+        device,
+    }
+}

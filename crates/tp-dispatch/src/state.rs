@@ -1,0 +1,277 @@
+//! Per-thread state of calls: grad mode, included and excluded keys, kernel preferences, trace sinks. Modes belong
+//! to the thread. One word decides the fast path; everything rare sets the `Slow` bit.
+
+use crate::epoch;
+use crate::key::{DispatchKey, KeySet};
+use crate::op::OpHandle;
+use crate::outcome::{CallEvent, Phase};
+use crate::select::{KernelEntry, Slot};
+use parking_lot::Mutex;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+
+/// A wish of this thread about one op's kernels, in force until its context ends.
+#[derive(Clone)]
+pub struct Preference {
+    pub op: OpHandle,
+    pub what: PreferenceKind,
+    /// Contexts may end out of order; each removes its own.
+    pub token: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PreferenceKind {
+    /// Put the kernel of this name in front.
+    Prefer(Box<str>),
+    /// Enable or disable all kernels of a slot.
+    Enabled(Slot, bool),
+}
+
+impl Preference {
+    pub(crate) fn enables(&self, entry: &KernelEntry) -> Option<bool> {
+        match &self.what {
+            PreferenceKind::Enabled(slot, on) if *slot == entry.slot => Some(*on),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn prefers(&self, op: OpHandle) -> Option<&str> {
+        match &self.what {
+            PreferenceKind::Prefer(name) if self.op == op => Some(name),
+            _ => None,
+        }
+    }
+}
+
+/// Where events go while tracing.
+pub type Sink = Arc<Mutex<Vec<CallEvent>>>;
+
+pub struct CallState {
+    include: Cell<u16>,
+    exclude: Cell<u16>,
+    grad: Cell<bool>,
+    /// `!exclude`, without Autograd when grad mode is off: kept ready for the fast path.
+    allow: Cell<u16>,
+    depth: Cell<*const AtomicU32>,
+    backward: Cell<u32>,
+    prefs: RefCell<Vec<Preference>>,
+    sinks: RefCell<Vec<Sink>>,
+}
+
+thread_local! {
+    static STATE: CallState = const {
+        CallState {
+            include: Cell::new(0),
+            exclude: Cell::new(0),
+            grad: Cell::new(true),
+            allow: Cell::new(KeySet::ALL.0),
+            depth: Cell::new(std::ptr::null()),
+            backward: Cell::new(0),
+            prefs: RefCell::new(Vec::new()),
+            sinks: RefCell::new(Vec::new()),
+        }
+    };
+}
+
+/// The state of this thread.
+#[inline(always)]
+pub fn with<R>(f: impl FnOnce(&CallState) -> R) -> R {
+    STATE.with(f)
+}
+
+impl CallState {
+    /// The keys a call passes, given the union of its tensors' keys.
+    #[inline(always)]
+    pub fn effective(&self, tensors: u16) -> KeySet {
+        KeySet((tensors | self.include.get()) & self.allow.get())
+    }
+
+    #[inline]
+    pub fn slow_bit(&self) -> KeySet {
+        KeySet(self.include.get()) & DispatchKey::Slow.set()
+    }
+
+    /// Marks the thread as inside dispatch: tables it reads stay alive until the guard is dropped.
+    #[inline(always)]
+    pub fn enter(&self) -> InDispatch {
+        let mut slot = self.depth.get();
+        if slot.is_null() {
+            slot = epoch::register_thread();
+            self.depth.set(slot);
+        }
+        // SAFETY: slots are never freed, and this thread alone writes to this one.
+        let depth = unsafe { &*slot };
+        let n = depth.load(Ordering::Relaxed);
+        depth.store(n + 1, Ordering::Relaxed);
+        // The store must come before the table is read; `epoch` has the other half of this fence.
+        compiler_fence(Ordering::SeqCst);
+        InDispatch { depth: slot, outer: n }
+    }
+
+    fn refresh(&self) {
+        let grad = if self.grad.get() { KeySet::EMPTY } else { DispatchKey::Autograd.set() };
+        self.allow.set((!(KeySet(self.exclude.get()) | grad)).0);
+    }
+
+    fn refresh_slow(&self) {
+        let slow = !self.prefs.borrow().is_empty() || !self.sinks.borrow().is_empty();
+        let bit = DispatchKey::Slow.set().0;
+        self.include.set(if slow { self.include.get() | bit } else { self.include.get() & !bit });
+    }
+}
+
+/// See `CallState::enter`.
+pub struct InDispatch {
+    depth: *const AtomicU32,
+    outer: u32,
+}
+
+impl Drop for InDispatch {
+    #[inline(always)]
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: see `enter`.
+        unsafe { (*self.depth).store(self.outer, Ordering::Release) };
+    }
+}
+
+#[inline]
+pub fn is_grad_enabled() -> bool {
+    with(|s| s.grad.get())
+}
+
+/// Sets grad mode and returns the mode before.
+#[inline]
+pub fn set_grad_enabled(on: bool) -> bool {
+    with(|s| {
+        let before = s.grad.replace(on);
+        if before != on {
+            s.refresh();
+        }
+        before
+    })
+}
+
+/// Keys added to and taken from every call of this thread while it lives.
+pub struct KeyGuard {
+    include: u16,
+    exclude: u16,
+    grad: bool,
+}
+
+impl KeyGuard {
+    #[inline]
+    pub fn new(include: KeySet, exclude: KeySet) -> KeyGuard {
+        with(|s| {
+            let guard = KeyGuard { include: s.include.get(), exclude: s.exclude.get(), grad: s.grad.get() };
+            s.include.set((s.include.get() | include.0) & !exclude.0);
+            s.exclude.set((s.exclude.get() | exclude.0) & !include.0);
+            s.refresh();
+            guard
+        })
+    }
+
+    /// What a foreign kernel runs under: grad mode off, Autograd and Capture passed by.
+    #[inline]
+    pub fn foreign_kernel() -> KeyGuard {
+        const OFF: KeySet = KeySet(DispatchKey::Autograd.set().0 | DispatchKey::Capture.set().0);
+        with(|s| {
+            let guard = KeyGuard { include: s.include.get(), exclude: s.exclude.get(), grad: s.grad.replace(false) };
+            s.include.set(s.include.get() & !OFF.0);
+            s.exclude.set(s.exclude.get() | OFF.0);
+            s.allow.set(s.allow.get() & !OFF.0);
+            guard
+        })
+    }
+}
+
+impl Drop for KeyGuard {
+    #[inline]
+    fn drop(&mut self) {
+        with(|s| {
+            // The slow bit follows its own contexts, which may have begun or ended inside.
+            let slow = s.include.get() & DispatchKey::Slow.set().0;
+            s.include.set((self.include & !DispatchKey::Slow.set().0) | slow);
+            s.exclude.set(self.exclude);
+            s.grad.set(self.grad);
+            s.refresh();
+        });
+    }
+}
+
+/// True while this thread includes `key` in every call.
+pub fn includes(key: DispatchKey) -> bool {
+    with(|s| KeySet(s.include.get()).contains(key))
+}
+
+/// Marks calls of this thread as part of a backward pass while it lives.
+pub struct BackwardPhase(());
+
+impl BackwardPhase {
+    pub fn enter() -> BackwardPhase {
+        with(|s| s.backward.set(s.backward.get() + 1));
+        BackwardPhase(())
+    }
+}
+
+impl Drop for BackwardPhase {
+    fn drop(&mut self) {
+        with(|s| s.backward.set(s.backward.get() - 1));
+    }
+}
+
+pub fn phase() -> Phase {
+    with(|s| if s.backward.get() > 0 { Phase::Backward } else { Phase::Forward })
+}
+
+// ---- contexts of the slow path ----
+
+pub fn push_preference(p: Preference) {
+    with(|s| {
+        s.prefs.borrow_mut().push(p);
+        s.refresh_slow();
+    });
+}
+
+pub fn pop_preference(token: u64) {
+    with(|s| {
+        s.prefs.borrow_mut().retain(|p| p.token != token);
+        s.refresh_slow();
+    });
+}
+
+pub fn preferences() -> Vec<Preference> {
+    with(|s| s.prefs.borrow().clone())
+}
+
+pub fn push_sink(sink: Sink) {
+    with(|s| {
+        s.sinks.borrow_mut().push(sink);
+        s.refresh_slow();
+    });
+}
+
+/// Removes the innermost use of `sink`.
+pub fn pop_sink(sink: &Sink) {
+    with(|s| {
+        let mut sinks = s.sinks.borrow_mut();
+        if let Some(at) = sinks.iter().rposition(|x| Arc::ptr_eq(x, sink)) {
+            sinks.remove(at);
+        }
+        drop(sinks);
+        s.refresh_slow();
+    });
+}
+
+pub fn is_tracing() -> bool {
+    with(|s| s.slow_bit() != KeySet::EMPTY && !s.sinks.borrow().is_empty())
+}
+
+/// Hands an event to every sink of this thread.
+pub fn record(event: &CallEvent) {
+    let sinks = with(|s| s.sinks.borrow().clone());
+    for sink in sinks {
+        sink.lock().push(event.clone());
+    }
+}

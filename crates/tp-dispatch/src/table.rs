@@ -1,0 +1,134 @@
+//! The dispatch table of one op: one cell per key, computed from what is registered whenever that changes.
+//!
+//! Invariants: a table is immutable once published; a cell of a device holds that device's kernels, newest first,
+//! then the default ones; a cell of a layer holds the op's own kernel for that layer, else the layer's fallback,
+//! else falls through.
+
+use crate::dispatcher;
+use crate::error::{Error, Result};
+use crate::grad::GradRule;
+use crate::kernel::{Call, Kernel, KernelFn, KernelObject};
+use crate::key::{DispatchKey, KEY_COUNT, KeySet};
+use crate::op::OpDef;
+use crate::select::{KernelEntry, Slot};
+use crate::value::Rets;
+use std::sync::{Arc, OnceLock};
+
+pub(crate) enum Cell {
+    Fn(KernelFn),
+    Object(Arc<dyn KernelObject>),
+    /// More than one kernel, or conditions: chosen per call.
+    Choose,
+}
+
+pub struct DispatchTable {
+    /// None once the op was unregistered.
+    pub(crate) def: Option<Arc<OpDef>>,
+    pub(crate) cells: [Cell; KEY_COUNT],
+    pub(crate) candidates: [Box<[Arc<KernelEntry>]>; KEY_COUNT],
+    pub(crate) mutates: bool,
+    /// tp-autograd's rule, resolved from `def.grad` at the first call that needs it.
+    pub(crate) grad: OnceLock<Option<Arc<dyn GradRule>>>,
+}
+
+/// Fallback kernels of the layers, one per key.
+pub(crate) type Layers = [Option<KernelFn>; KEY_COUNT];
+
+impl DispatchTable {
+    pub(crate) fn unregistered() -> DispatchTable {
+        DispatchTable {
+            def: None,
+            cells: std::array::from_fn(|_| Cell::Fn(dispatcher::unregistered)),
+            candidates: std::array::from_fn(|_| Box::default()),
+            mutates: false,
+            grad: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn build(def: Arc<OpDef>, kernels: &[Arc<KernelEntry>], layers: &Layers) -> DispatchTable {
+        let candidates: [Box<[Arc<KernelEntry>]>; KEY_COUNT] =
+            DispatchKey::ALL.map(|key| candidates_for(key, kernels));
+        let cells = DispatchKey::ALL.map(|key| cell_for(key, &candidates[key as usize], layers));
+        let mutates = def.effects.mutates;
+        DispatchTable { def: Some(def), cells, candidates, mutates, grad: OnceLock::new() }
+    }
+
+    /// Runs the cell of the highest key of `call.keys`.
+    #[inline(always)]
+    pub(crate) fn run(&self, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+        let key = call.keys.highest();
+        match &self.cells[key & (KEY_COUNT - 1)] {
+            Cell::Fn(f) => f(call, rets)?,
+            Cell::Object(o) => o.call(call, rets)?,
+            Cell::Choose => dispatcher::choose_and_run(self, call, rets)?,
+        }
+        if self.mutates && KeySet(1 << key) & KeySet::BACKENDS != KeySet::EMPTY {
+            crate::check::bump_mutated(call);
+        }
+        Ok(())
+    }
+
+    /// Resolves the differentiation rule once per table.
+    pub fn grad_rule(
+        &self,
+        resolve: impl FnOnce(&OpDef) -> Option<Arc<dyn GradRule>>,
+    ) -> Option<&Arc<dyn GradRule>> {
+        self.grad.get_or_init(|| self.def.as_deref().and_then(resolve)).as_ref()
+    }
+}
+
+fn candidates_for(key: DispatchKey, kernels: &[Arc<KernelEntry>]) -> Box<[Arc<KernelEntry>]> {
+    let own = kernels.iter().rev().filter(|k| k.slot == Slot::Key(key));
+    let device = KeySet::BACKENDS.contains(key) && key != DispatchKey::Meta;
+    let shared = kernels.iter().rev().filter(|k| device && k.slot == Slot::Default);
+    own.chain(shared).cloned().collect()
+}
+
+fn cell_for(key: DispatchKey, candidates: &[Arc<KernelEntry>], layers: &Layers) -> Cell {
+    if key == DispatchKey::Slow {
+        return Cell::Fn(dispatcher::slow);
+    }
+    match candidates.first() {
+        Some(first) if !first.is_conditional() => match &first.kernel {
+            Kernel::Fn(f) => Cell::Fn(*f),
+            Kernel::Object(o) => Cell::Object(o.clone()),
+        },
+        Some(_) => Cell::Choose,
+        None => Cell::Fn(match layers[key as usize] {
+            Some(f) => f,
+            None if KeySet::BACKENDS.contains(key) => dispatcher::no_kernel,
+            None => dispatcher::fall_through,
+        }),
+    }
+}
+
+/// A readable dump: which kernel each key would run.
+pub(crate) fn describe(table: &DispatchTable) -> Vec<(DispatchKey, String)> {
+    DispatchKey::ALL
+        .into_iter()
+        .filter(|k| *k != DispatchKey::Slow)
+        .map(|key| {
+            let list = &table.candidates[key as usize];
+            let text = match (list.is_empty(), &table.cells[key as usize]) {
+                (false, _) => list
+                    .iter()
+                    .map(|k| format!("{} ({}:{})", k.name(), k.provenance.file, k.provenance.line))
+                    .collect::<Vec<_>>()
+                    .join(", "),
+                (true, Cell::Fn(f)) if std::ptr::fn_addr_eq(*f, dispatcher::no_kernel as KernelFn) => {
+                    "none".to_string()
+                }
+                (true, Cell::Fn(f)) if std::ptr::fn_addr_eq(*f, dispatcher::fall_through as KernelFn) => {
+                    "falls through".to_string()
+                }
+                (true, _) => "layer fallback".to_string(),
+            };
+            (key, text)
+        })
+        .collect()
+}
+
+pub(crate) fn unregistered_error(name: &str) -> Error {
+    Error::registration("TP1305", format!("{name} was unregistered"))
+        .note("the Library that defined it is gone; keep it alive, or define the op again")
+}

@@ -1,0 +1,13 @@
+"""The TVM backend: a pointwise scalar program compiled to one native loop for the host CPU.
+
+Lives here: the entry points the executor calls (`probe`, `supports`, `lower`).
+Not here: how a program becomes TIR (`emit`, `kernel`) or machine code (`compile`, `host`).
+Importing this package imports neither tvm nor numpy.
+"""
+
+from .artifact import Artifact, LoweringError
+from .compile import lower
+from .probe import probe
+from .support import supports
+
+__all__ = ["Artifact", "LoweringError", "lower", "probe", "supports"]

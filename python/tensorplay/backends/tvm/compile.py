@@ -1,0 +1,141 @@
+"""From a scalar program to machine code in this process.
+
+Lives here: the stages, the compile lock and the in-memory cache.
+Not here: loading tvm (`host`) and building the loop nest (`kernel`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import hashlib
+import os
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+from . import host, kernel
+from . import layout as layouts
+from .artifact import ArgSpec, Artifact, LoweringError
+from .program import Program, text
+from .support import supports
+
+# A live kernel holds about a megabyte.
+_CAPACITY = 256
+# Alias metadata is named after heap addresses of the compiler; the code does not depend on them.
+_ADDRESS = re.compile(r'"0x[0-9a-f]+"')
+# A function object of the runtime: a 24-byte header, then its C entry point.
+_ENTRY_OFFSET = 24
+
+
+class _Cache:
+    """Artifacts by content, least recently used dropped first; one compilation at a time."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.compiling = threading.Lock()
+        self._guard = threading.Lock()
+        self._items: OrderedDict[str, Artifact] = OrderedDict()
+
+    def get(self, key: str) -> Artifact | None:
+        with self._guard:
+            if key in self._items:
+                self._items.move_to_end(key)
+                return dataclasses.replace(self._items[key], cached=True, seconds=0.0)
+        return None
+
+    def put(self, key: str, artifact: Artifact) -> None:
+        with self._guard:
+            self._items[key] = artifact
+            while len(self._items) > _CAPACITY:
+                self._items.popitem(last=False)
+
+
+_cache = _Cache()
+# A fork may happen while another thread holds a lock that no thread of the child will release.
+os.register_at_fork(after_in_child=_cache.reset)
+
+
+def lower(program: Program, layout: dict[str, Any]) -> Artifact:
+    """Compiles `program` for operands that lie as `layout` says; LoweringError when it cannot."""
+    refusal = supports(program)
+    if refusal is not None:
+        raise LoweringError(refusal["kind"], "supports", refusal["message"], refusal["details"])
+    with _stage("layout"):
+        parsed = layouts.parse(layout, len(program["inputs"]))
+    machine = _machine()
+    key = _digest(text(program), parsed.text, machine.target_text, machine.versions)
+    found = _cache.get(key)
+    if found is not None:
+        return found
+    with _cache.compiling:
+        found = _cache.get(key)
+        if found is None:
+            found = _compile(program, parsed, machine, key)
+            _cache.put(key, found)
+    return found
+
+
+def _machine() -> host.Host:
+    machine = host.loaded()
+    if machine is None:
+        with _cache.compiling, _stage("import"):
+            machine = host.load()
+    return machine
+
+
+def _compile(program: Program, layout: layouts.Layout, machine: host.Host, key: str) -> Artifact:
+    start = time.perf_counter()
+    tvm, name = machine.tvm, f"tp_{key[:16]}"
+    with _stage("build"):
+        func = kernel.build(tvm, program, layout, name, machine.has_fma)
+    # Asserts would check argument types per call, which the caller has done for the whole plan.
+    config = {"tirx.disable_assert": True}
+    with _stage("compile"), tvm.transform.PassContext(opt_level=3, config=config):
+        executable = tvm.compile(func, target=machine.target, tir_pipeline=host.PIPELINE)
+        code = executable.mod.inspect_source("ll")
+    with _stage("link"):
+        function = executable[name]
+        handle = _handle(function)
+        address = ctypes.c_void_p.from_address(handle + _ENTRY_OFFSET).value
+    if not address:
+        raise LoweringError("LoweringFailed", "link", "the runtime gave no entry point")
+    digest = _digest(key, _ADDRESS.sub('""', code))
+    return Artifact(
+        address=address,
+        handle=handle,
+        hash=digest,
+        target=machine.target_text,
+        seconds=time.perf_counter() - start,
+        argspec=ArgSpec(len(program["inputs"]), len(program["outputs"]), layout.ints),
+        proof=f"tvm {digest[:16]} {machine.target_text.split(' -mattr')[0]}",
+        owner=function,
+    )
+
+
+def _handle(function: Any) -> int:
+    handle = function.__chandle__()
+    return int(getattr(handle, "value", handle))
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def _stage(name: str) -> Iterator[None]:
+    """Any failure inside becomes a LoweringError that names the stage."""
+    try:
+        yield
+    except LoweringError:
+        raise
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        message = lines[-1] if lines else type(error).__name__
+        raise LoweringError("LoweringFailed", name, message, {"exception": type(error).__name__}) from error

@@ -1,0 +1,49 @@
+"""The scalar program as the executor hands it over, and its canonical text.
+
+Lives here: dtype facts and the text that cache keys hash.
+Not here: what this backend accepts (`support`) and how it computes (`emit`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Program = dict[str, Any]
+
+BITS = {
+    "bool": 8,
+    "uint8": 8,
+    "int8": 8,
+    "int16": 16,
+    "int32": 32,
+    "int64": 64,
+    "float16": 16,
+    "bfloat16": 16,
+    "float32": 32,
+    "float64": 64,
+}
+BOOLS = frozenset({"bool"})
+INTS = frozenset({"uint8", "int8", "int16", "int32", "int64"})
+HALVES = frozenset({"float16", "bfloat16"})
+WIDE_FLOATS = frozenset({"float32", "float64"})
+FLOATS = HALVES | WIDE_FLOATS
+
+
+def output_dtypes(program: Program) -> list[str]:
+    """The dtype of each output, in order."""
+    return [program["instrs"][value][1] for value in program["outputs"]]
+
+
+def text(program: Program) -> str:
+    """The canonical text: equal programs print equally, different ones differ."""
+    instrs = program["instrs"]
+    lines = [f"program({', '.join(program['inputs'])}) -> ({', '.join(output_dtypes(program))})"]
+    for value, (op, dtype, args, imm) in enumerate(instrs):
+        words = [op, *(f"%{arg}" for arg in args)]
+        if op == "const":
+            words.append(f"0x{imm:0{BITS[dtype] // 4}x}")
+        elif imm is not None:
+            words.append(str(imm))
+        lines.append(f"%{value}:{dtype} = {' '.join(words)}")
+    lines.append("return " + " ".join(f"%{value}" for value in program["outputs"]))
+    return "\n".join(lines)

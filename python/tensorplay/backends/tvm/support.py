@@ -1,0 +1,124 @@
+"""Which programs this backend accepts, decided without importing tvm.
+
+Lives here: the table of primitives with their dtypes, and the typed refusals.
+Not here: their lowering (`emit`), which handles exactly what this table admits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .program import BITS, BOOLS, FLOATS, INTS, WIDE_FLOATS, Program
+
+_ALL = frozenset(BITS)
+_NUMBERS = INTS | FLOATS
+
+
+class Rule(NamedTuple):
+    """`dtypes`: of the arguments; `result`: "same" as the arguments, "bool", or "free"."""
+
+    arity: int
+    dtypes: frozenset[str]
+    result: str
+
+
+RULES = {
+    "input": Rule(0, _ALL, "free"),
+    "const": Rule(0, _ALL, "free"),
+    **dict.fromkeys(("add", "sub", "mul"), Rule(2, _NUMBERS, "same")),
+    "div": Rule(2, FLOATS, "same"),
+    "fma": Rule(3, WIDE_FLOATS, "same"),
+    **dict.fromkeys(("neg", "abs"), Rule(1, _NUMBERS, "same")),
+    **dict.fromkeys(("sqrt", "floor", "ceil", "trunc", "rint"), Rule(1, FLOATS, "same")),
+    **dict.fromkeys(("max", "min"), Rule(2, _ALL, "same")),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), Rule(2, _ALL, "bool")),
+    **dict.fromkeys(("and", "or", "xor"), Rule(2, INTS | BOOLS, "same")),
+    "not": Rule(1, INTS | BOOLS, "same"),
+    **dict.fromkeys(("shl", "shr"), Rule(2, INTS, "same")),
+    "select": Rule(3, _ALL, "same"),
+    "cast": Rule(1, _ALL, "free"),
+    "bitcast": Rule(1, INTS | FLOATS, "free"),
+}
+_DIVISIONS = frozenset({"floordiv", "mod"})
+# LLVM's optimiser is superlinear in straight-line code; beyond this a compile takes seconds.
+MAX_INSTRS = 4096
+
+
+def supports(program: Program) -> dict[str, Any] | None:
+    """None when `lower` takes the program, else `{"kind", "message", "details"}`."""
+    instrs = program["instrs"]
+    if len(instrs) > MAX_INSTRS:
+        what = f"a program of {len(instrs)} instructions (tvm takes {MAX_INSTRS})"
+        return _refusal("Hazard", f"{what} would compile for seconds; split the region", what=what)
+    for value, instr in enumerate(instrs):
+        refusal = _check_op(instr) or _check_types(program, value)
+        if refusal is not None:
+            return refusal
+    if not program["outputs"] or any(not 0 <= out < len(instrs) for out in program["outputs"]):
+        return _malformed("outputs do not name values of the program")
+    return None
+
+
+def _refusal(kind: str, message: str, **details: Any) -> dict[str, Any]:
+    return {"kind": kind, "message": message, "details": details}
+
+
+def _malformed(what: str) -> dict[str, Any]:
+    return _refusal("LoweringFailed", f"malformed program: {what}", stage="verify")
+
+
+def _check_op(instr: tuple) -> dict[str, Any] | None:
+    op, dtype = instr[0], instr[1]
+    if op in RULES:
+        return None
+    if op in _DIVISIONS:
+        message = f"{op} on {dtype}: a zero divisor would end the process; runs on native"
+        return _refusal("Hazard", message, op=op, dtype=dtype, what="division by zero")
+    if dtype == "float64":
+        message = f"{op} on float64 has no vector lowering in tvm; runs on native"
+        return _refusal("UnsupportedDType", message, op=op, dtype=dtype)
+    return _refusal(
+        "UnsupportedOp", f"tvm has no lowering for {op} ({dtype}); runs on native", op=op, dtype=dtype
+    )
+
+
+def _check_types(program: Program, value: int) -> dict[str, Any] | None:
+    op, dtype, args, imm = program["instrs"][value]
+    rule = RULES[op]
+    if dtype not in BITS:
+        return _refusal("UnsupportedDType", f"tvm has no lowering for {op} on {dtype}", op=op, dtype=dtype)
+    if len(args) != rule.arity or any(not 0 <= arg < value for arg in args):
+        return _malformed(f"%{value} = {op} takes {rule.arity} earlier values, got {args}")
+    found = [program["instrs"][arg][1] for arg in args]
+    if op == "input":
+        return _check_input(program, value, imm)
+    if op == "select" and found[0] != "bool":
+        return _malformed(f"%{value}: the condition of select is {found[0]}")
+    operands = found[1:] if op == "select" else found
+    bad = next((d for d in operands if d not in rule.dtypes), None)
+    if bad is not None:
+        return _refusal("UnsupportedDType", f"tvm has no lowering for {op} on {bad}", op=op, dtype=bad)
+    if len(set(operands)) > 1:
+        return _malformed(f"%{value} = {op} mixes {' and '.join(operands)}")
+    return _check_result(op, dtype, operands, imm, value)
+
+
+def _check_input(program: Program, value: int, imm: int | None) -> dict[str, Any] | None:
+    inputs, dtype = program["inputs"], program["instrs"][value][1]
+    if imm is None or not 0 <= imm < len(inputs) or inputs[imm] != dtype:
+        return _malformed(f"%{value}:{dtype} = input {imm} does not match the inputs {inputs}")
+    return None
+
+
+def _check_result(
+    op: str, dtype: str, operands: list[str], imm: int | None, value: int
+) -> dict[str, Any] | None:
+    result = RULES[op].result
+    wanted = {"same": operands[0] if operands else dtype, "bool": "bool", "free": dtype}[result]
+    if dtype != wanted:
+        return _malformed(f"%{value} = {op} gives {wanted}, not {dtype}")
+    if op == "const" and (imm is None or not 0 <= imm < 1 << BITS[dtype]):
+        return _malformed(f"%{value}: {imm} is not a {dtype} bit pattern")
+    if op == "bitcast" and (dtype == "bool" or BITS[dtype] != BITS[operands[0]]):
+        return _malformed(f"%{value}: bitcast from {operands[0]} to {dtype}")
+    return None

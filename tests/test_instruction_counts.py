@@ -1,0 +1,59 @@
+"""Instructions per call do not creep up; and the counter itself counts what it says."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent / "benches" / "callgrind" / "check.py"
+
+
+@pytest.fixture(scope="module")
+def check():
+    spec = importlib.util.spec_from_file_location("callgrind_check", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.requires("valgrind", "native")
+def test_instructions_per_call_are_as_committed() -> None:
+    ran = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_only_the_extensions_own_instructions_count(check) -> None:
+    profile = """events: Ir
+ob=(1) /lib/python/_native.abi3.so
+fn=(1) add
+16 100
++3 20
+cob=(2) /lib/libc.so.6
+cfn=(2) memcpy
+calls=4 8
+16 4000
+* 5
+ob=(2)
+fn=(2)
+8 4000
+ob=(1)
+fn=(3) mul
+-2 7
+"""
+    assert check.extension_instructions(profile.splitlines()) == 100 + 20 + 5 + 7
+
+
+def test_a_planted_regression_is_found(check) -> None:
+    table = {"tolerance": 0.1, "instructions": {"add": 1000, "mul": 1000, "gone": 1}}
+    assert check.compare({"add": 1101, "mul": 1100, "new": 1}, table) == [
+        "add: 1101 instructions, 1000 expected (tolerance 10%)",
+        "gone: in the table, not measured",
+        "new: not in the table",
+    ]
+    assert check.compare({"add": 900, "mul": 1000, "gone": 1}, table) == []
