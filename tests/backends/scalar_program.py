@@ -137,6 +137,8 @@ _INT_OPS = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
     "not": np.invert,
+    "floordiv": np.floor_divide,
+    "mod": np.remainder,
     "shl": np.left_shift,
     "shr": np.right_shift,
 }
@@ -182,11 +184,9 @@ def _apply(op, dtype, source, args):
     if op == "select":
         return np.where(args[0] != 0, args[1], args[2])
     if op in _COMPARE:
-        return _COMPARE[op](*(widen(source, a) for a in args)).astype(np.uint8)
-    if dtype in FLOATS and op in ("neg", "abs"):
-        return _sign(op, dtype, args[0])
+        return _COMPARE[op](*args).astype(np.uint8)
     if dtype in FLOATS:
-        return narrow(dtype, _FLOAT_OPS[op](*(widen(dtype, a) for a in args)))
+        return _sign(op, dtype, args[0]) if op in ("neg", "abs") else _FLOAT_OPS[op](*args)
     if dtype == "bool" and op == "not":
         return args[0] ^ np.uint8(1)
     return _INT_OPS[op](*args)
@@ -261,3 +261,56 @@ def mismatch(dtype, got, want, exact_nan=False):
     if dtype in FLOATS and not exact_nan:
         different &= ~(np.isnan(widen(dtype, got)) & np.isnan(widen(dtype, want)))
     return np.flatnonzero(different)
+
+
+def random_program(rng, length):
+    """A well-typed program over five inputs, mixing dtypes; each value may be used many times.
+
+    Floats are not bitcast to ints: the payload of a NaN made by arithmetic is nobody's promise.
+    """
+    b = Builder(*(str(dtype) for dtype in rng.choice(DTYPES, 5)))
+    pools = {dtype: [v for v in b.inputs if b.dtype(v) == dtype] for dtype in DTYPES}
+
+    def pick(dtype):
+        if not pools[dtype] or rng.random() < 0.1:
+            number = int(rng.integers(0, 2)) if dtype == "bool" else float(rng.integers(-4, 5)) / 2
+            pools[dtype].append(b.const(dtype, abs(number) if dtype == "uint8" else number))
+        return pools[dtype][rng.integers(max(0, len(pools[dtype]) - 12), len(pools[dtype]))]
+
+    while len(b.instrs) < length:
+        dtype = str(rng.choice([d for d in DTYPES if pools[d]]))
+        op = str(rng.choice(_choices(dtype)))
+        if op == "cast":
+            value = b.cast(str(rng.choice([d for d in DTYPES if d != dtype])), pick(dtype))
+        elif op == "select":
+            value = b.select(pick("bool"), pick(dtype), pick(dtype))
+        else:
+            value = b.op(op, *(pick(dtype) for _ in range(_arity(op))))
+        pools[b.dtype(value)].append(value)
+    ends = [pool[-1] for pool in pools.values() if pool]
+    return b.program(*ends)
+
+
+def _arity(op):
+    return (
+        3
+        if op == "fma"
+        else 1
+        if op in ("neg", "abs", "not", "sqrt", "floor", "ceil", "trunc", "rint")
+        else 2
+    )
+
+
+def _choices(dtype):
+    if dtype in HALVES:
+        return ["cast", "cast", "select"]
+    both = ["cast", "cast", "select", *_COMPARE]
+    if dtype in FLOATS:
+        skip = () if dtype == "float32" else ("fma",)
+        return [*both, "neg", "abs", "add", "sub", "mul", "mul", *(op for op in _FLOAT_OPS if op not in skip)]
+    logic = ["and", "or", "xor", "not"]
+    return (
+        [*both, *logic]
+        if dtype == "bool"
+        else [*both, *logic, "neg", "abs", "add", "sub", "mul", "max", "min"]
+    )

@@ -4,15 +4,26 @@ import numpy as np
 import pytest
 
 from backends.kernel_call import run_flat
-from backends.scalar_program import DTYPES, FLOATS, HALVES, HELD, INTS, Builder, evaluate, mismatch, samples
+from backends.scalar_program import (
+    DTYPES,
+    HALVES,
+    HELD,
+    INTS,
+    Builder,
+    evaluate,
+    mismatch,
+    random_program,
+    samples,
+)
 
 pytestmark = pytest.mark.requires("tvm")
 SIZE = 4099  # vector body and a tail
 WIDE = ("float32", "float64")
-UNARY = [("neg", INTS + FLOATS), ("abs", INTS + FLOATS), ("not", ("bool", *INTS))]
-UNARY += [(op, FLOATS) for op in ("sqrt", "floor", "ceil", "trunc", "rint")]
-BINARY = [(op, INTS + FLOATS) for op in ("add", "sub", "mul")] + [("div", FLOATS)]
-BINARY += [(op, DTYPES) for op in ("max", "min", "eq", "ne", "lt", "le", "gt", "ge")]
+NUMBERS = INTS + WIDE
+UNARY = [("neg", NUMBERS), ("abs", NUMBERS), ("not", ("bool", *INTS))]
+UNARY += [(op, WIDE) for op in ("sqrt", "floor", "ceil", "trunc", "rint")]
+BINARY = [(op, NUMBERS) for op in ("add", "sub", "mul", "max", "min")] + [("div", WIDE)]
+BINARY += [(op, ("bool", *NUMBERS)) for op in ("eq", "ne", "lt", "le", "gt", "ge")]
 BINARY += [(op, ("bool", *INTS)) for op in ("and", "or", "xor")]
 ON_BITS = ("neg", "abs", "select", "bitcast")
 
@@ -103,6 +114,28 @@ def test_rounding_to_a_half_at_and_beside_every_tie(dtype):
     near = np.concatenate([tie - np.uint32(1), tie, tie + np.uint32(1)]).view(np.float32)
     b = Builder("float32")
     check(b.program(b.cast(dtype, 0)), [near])
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "div", "max", "min", "lt", "eq"])
+def test_halves_compute_in_float32_and_round_after_each_op(op, dtype):
+    b = Builder(dtype, dtype)
+    wide = [b.cast("float32", x) for x in b.inputs]
+    once = b.op(op, *wide)
+    if op in ("lt", "eq"):
+        check(b.program(once), list(pairs(dtype)))
+        return
+    rounded = b.cast(dtype, once)
+    again = b.cast(dtype, b.add(b.cast("float32", rounded), wide[1]))
+    check(b.program(rounded, again), list(pairs(dtype)))
+
+
+@pytest.mark.parametrize("dtype", INTS)
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 100, 127, -1, -2, -3, -128])
+def test_division_by_a_constant_has_python_signs(divisor, dtype):
+    b = Builder(dtype)
+    by = b.const(dtype, divisor % 256 if dtype == "uint8" else divisor)
+    check(b.program(b.floordiv(0, by), b.mod(0, by)), [samples(dtype, SIZE)])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -214,3 +247,10 @@ def test_integer_wrap_is_not_assumed_away(dtype):
         b.shr(b.mul(0, b.const(dtype, 2)), one),
     ]
     check(b.program(*outs), [samples(dtype, SIZE)])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_programs_over_all_dtypes(seed):
+    rng = np.random.default_rng(seed)
+    program = random_program(rng, int(rng.integers(8, 90)))
+    check(program, [samples(dtype, 517, seed * 10 + k) for k, dtype in enumerate(program["inputs"])])

@@ -7,39 +7,74 @@ use crate::key::{DispatchKey, KeySet};
 use crate::op::OpHandle;
 use crate::outcome::CallEvent;
 use crate::select::{self, KernelEntry, Rejected};
-use crate::state;
+use crate::state::{self, InDispatch};
 use crate::table::{self, DispatchTable};
 use crate::value::{Arg, Rets};
-use crate::{GradRule, marker};
+use crate::{GradRule, OpDef, marker};
 use std::sync::Arc;
 use std::time::Instant;
 use tp_tensor::{Device, DeviceKind, keybits};
 
+/// A thread inside dispatch with the table of one op in hand: binding and calling see the same definition.
+pub struct Session<'t> {
+    op: OpHandle,
+    def: &'t Arc<OpDef>,
+    table: &'t DispatchTable,
+    _inside: InDispatch,
+}
+
+impl Session<'_> {
+    /// Enters dispatch; an error when the op was unregistered.
+    #[inline(always)]
+    pub fn open<'t>(op: OpHandle) -> Result<Session<'t>> {
+        let inside = state::with(|s| s.enter());
+        // SAFETY: inside dispatch for as long as the session lives.
+        let table: &'t DispatchTable = unsafe { op.table() };
+        match &table.def {
+            Some(def) => Ok(Session { op, def, table, _inside: inside }),
+            None => Err(table::unregistered_error(op.name())),
+        }
+    }
+
+    #[inline(always)]
+    pub fn def(&self) -> &Arc<OpDef> {
+        self.def
+    }
+
+    /// Calls with bound arguments, one per schema argument, defaults filled in.
+    #[inline(always)]
+    pub fn call(&self, args: &[Arg<'_>], host: HostArgs, rets: &mut Rets) -> Result<()> {
+        let mut bits = 0u16;
+        let mut device = 0u16;
+        for arg in args {
+            match arg {
+                Arg::Tensor(t) => bits |= t.keys(),
+                Arg::Tensors(_) | Arg::OptTensors(_) => arg.for_each_tensor(|t| bits |= t.keys()),
+                Arg::Device(d) => device = device_key(*d).0,
+                _ => {}
+            }
+        }
+        self.call_keyed(bits, device, args, host, rets)
+    }
+
+    /// As `call`, for a caller that has the union of the tensors' keys already.
+    #[inline(always)]
+    pub fn call_keyed(&self, bits: u16, device: u16, args: &[Arg<'_>], host: HostArgs, rets: &mut Rets) -> Result<()> {
+        let mut bits = bits;
+        if bits == 0 {
+            bits = device;
+        } else if bits & (keybits::CPU | keybits::CUDA) == keybits::CPU | keybits::CUDA {
+            check_devices(self.op, args)?;
+        }
+        let keys = state::with(|s| s.effective(bits));
+        self.table.run(&Call { op: self.op, def: self.def, args, keys, host }, rets)
+    }
+}
+
 /// Calls `op` with bound arguments (one per schema argument, defaults filled in).
 #[inline]
 pub fn call(op: OpHandle, args: &[Arg<'_>], host: HostArgs, rets: &mut Rets) -> Result<()> {
-    let mut bits = 0u16;
-    let mut device = 0u16;
-    for arg in args {
-        match arg {
-            Arg::Tensor(t) => bits |= t.keys(),
-            Arg::Tensors(_) | Arg::OptTensors(_) => arg.for_each_tensor(|t| bits |= t.keys()),
-            Arg::Device(d) => device = device_key(*d).0,
-            _ => {}
-        }
-    }
-    if bits == 0 {
-        bits = device;
-    } else if bits & (keybits::CPU | keybits::CUDA) == keybits::CPU | keybits::CUDA {
-        check_devices(op, args)?;
-    }
-    state::with(|s| {
-        let _inside = s.enter();
-        // SAFETY: inside dispatch.
-        let table = unsafe { op.table() };
-        let Some(def) = &table.def else { return Err(table::unregistered_error(op.name())) };
-        table.run(&Call { op, def, args, keys: s.effective(bits), host }, rets)
-    })
+    Session::open(op)?.call(args, host, rets)
 }
 
 /// Goes on below `key` with the same arguments.
@@ -106,7 +141,7 @@ fn check_devices(op: OpHandle, args: &[Arg<'_>]) -> Result<()> {
 /// The differentiation rule of an op at this moment, resolved once per table.
 pub fn grad_rule(
     op: OpHandle,
-    resolve: impl FnOnce(&crate::OpDef) -> Option<Arc<dyn GradRule>>,
+    resolve: impl FnOnce(&OpDef) -> Option<Arc<dyn GradRule>>,
 ) -> Option<Arc<dyn GradRule>> {
     state::with(|s| {
         let _inside = s.enter();

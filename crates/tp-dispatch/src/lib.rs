@@ -9,6 +9,7 @@ pub mod dispatcher;
 pub mod effects;
 mod epoch;
 pub mod error;
+pub mod fake;
 pub mod grad;
 pub mod host;
 pub mod kernel;

@@ -55,6 +55,11 @@ pub struct CallState {
     allow: Cell<u16>,
     depth: Cell<*const AtomicU32>,
     backward: Cell<u32>,
+}
+
+/// What only the slow path reads. Apart from `CallState`, which must need no destructor to be cheap to reach.
+#[derive(Default)]
+struct Rare {
     prefs: RefCell<Vec<Preference>>,
     sinks: RefCell<Vec<Sink>>,
 }
@@ -68,10 +73,9 @@ thread_local! {
             allow: Cell::new(KeySet::ALL.0),
             depth: Cell::new(std::ptr::null()),
             backward: Cell::new(0),
-            prefs: RefCell::new(Vec::new()),
-            sinks: RefCell::new(Vec::new()),
         }
     };
+    static RARE: Rare = Rare::default();
 }
 
 /// The state of this thread.
@@ -114,8 +118,7 @@ impl CallState {
         self.allow.set((!(KeySet(self.exclude.get()) | grad)).0);
     }
 
-    fn refresh_slow(&self) {
-        let slow = !self.prefs.borrow().is_empty() || !self.sinks.borrow().is_empty();
+    fn set_slow(&self, slow: bool) {
         let bit = DispatchKey::Slow.set().0;
         self.include.set(if slow { self.include.get() | bit } else { self.include.get() & !bit });
     }
@@ -227,50 +230,49 @@ pub fn phase() -> Phase {
 
 // ---- contexts of the slow path ----
 
+/// Changes the rare state and keeps the slow bit in step with it.
+fn rarely<R>(change: impl FnOnce(&Rare) -> R) -> R {
+    RARE.with(|r| {
+        let out = change(r);
+        let slow = !r.prefs.borrow().is_empty() || !r.sinks.borrow().is_empty();
+        with(|s| s.set_slow(slow));
+        out
+    })
+}
+
 pub fn push_preference(p: Preference) {
-    with(|s| {
-        s.prefs.borrow_mut().push(p);
-        s.refresh_slow();
-    });
+    rarely(|r| r.prefs.borrow_mut().push(p));
 }
 
 pub fn pop_preference(token: u64) {
-    with(|s| {
-        s.prefs.borrow_mut().retain(|p| p.token != token);
-        s.refresh_slow();
-    });
+    rarely(|r| r.prefs.borrow_mut().retain(|p| p.token != token));
 }
 
 pub fn preferences() -> Vec<Preference> {
-    with(|s| s.prefs.borrow().clone())
+    RARE.with(|r| r.prefs.borrow().clone())
 }
 
 pub fn push_sink(sink: Sink) {
-    with(|s| {
-        s.sinks.borrow_mut().push(sink);
-        s.refresh_slow();
-    });
+    rarely(|r| r.sinks.borrow_mut().push(sink));
 }
 
 /// Removes the innermost use of `sink`.
 pub fn pop_sink(sink: &Sink) {
-    with(|s| {
-        let mut sinks = s.sinks.borrow_mut();
+    rarely(|r| {
+        let mut sinks = r.sinks.borrow_mut();
         if let Some(at) = sinks.iter().rposition(|x| Arc::ptr_eq(x, sink)) {
             sinks.remove(at);
         }
-        drop(sinks);
-        s.refresh_slow();
     });
 }
 
 pub fn is_tracing() -> bool {
-    with(|s| s.slow_bit() != KeySet::EMPTY && !s.sinks.borrow().is_empty())
+    with(|s| s.slow_bit() != KeySet::EMPTY) && RARE.with(|r| !r.sinks.borrow().is_empty())
 }
 
 /// Hands an event to every sink of this thread.
 pub fn record(event: &CallEvent) {
-    let sinks = with(|s| s.sinks.borrow().clone());
+    let sinks = RARE.with(|r| r.sinks.borrow().clone());
     for sink in sinks {
         sink.lock().push(event.clone());
     }

@@ -1,1 +1,72 @@
-//! tp-python
+//! THE DOOR: the only crate that names PyO3. It makes the `tensorplay._native` module: the tensor type and the op
+//! builtins (`hot`, made by hand), and everything else as plain PyO3.
+
+mod autograd;
+mod compile;
+mod error;
+mod graph;
+mod host;
+mod hot;
+mod modes;
+mod ops;
+mod report;
+mod schema;
+mod tensor;
+mod types;
+
+use pyo3::prelude::*;
+
+/// Extension module of tensorplay.
+#[pymodule]
+mod _native {
+    use super::*;
+
+    #[pymodule_export]
+    use super::ops::{
+        PyRegistration, call_kernel, define_op, get_op, kernel_function, list_ops, op_info, op_name, op_overloads,
+        pop_preference, push_enabled, push_preference, register_fake, register_kernel,
+    };
+    #[pymodule_export]
+    use super::report::TraceSink;
+    #[pymodule_export]
+    use super::schema::PySchema;
+    #[pymodule_export]
+    use super::types::{PyDType, PyDevice};
+
+    #[pymodule_init]
+    fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        start(m.py())?;
+        m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        types::install_dtypes(m)?;
+        // SAFETY: the types are made once, at import, with the lock held.
+        unsafe {
+            let ops = hot::opobj::init_type();
+            m.add("CustomOpDef", Bound::from_borrowed_ptr_or_err(m.py(), ops.cast())?)?;
+            let tensors = hot::tensor_type::init_type();
+            let tensors_object = Bound::from_borrowed_ptr_or_err(m.py(), tensors.cast())?;
+            hot::shell::set_tensor_type(tensors);
+            m.add("Tensor", tensors_object)?;
+        }
+        tensor::register(m)?;
+        autograd::register(m)?;
+        graph::register(m)?;
+        compile::register(m)?;
+        modes::register(m)?;
+        ops::install_builtins(m)
+    }
+
+    /// Layers first, then the built-in ops: tables are computed with the layers in place.
+    fn start(py: Python<'_>) -> PyResult<()> {
+        use super::error::IntoPyResult;
+        quiet_panics();
+        host::install();
+        tp_autograd::install();
+        tp_graph::install();
+        tp_kernels::register_all().py(py)
+    }
+
+    /// Panics are turned into exceptions at every slot; the hook's own report would only double them.
+    fn quiet_panics() {
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+}

@@ -125,8 +125,7 @@ fn wanted(ty: &ArgType) -> String {
     let examples = match ty.without_optional() {
         _ if ty.is_optional() && ty.as_list().is_some_and(|(_, size)| size.is_none()) => "`None`",
         ArgType::Tensor | ArgType::Generator | ArgType::Quantizer => "`None`",
-        ArgType::Int => "an integer, or `Mean`",
-        ArgType::SymInt => "an integer",
+        ArgType::Int | ArgType::SymInt => "an integer",
         ArgType::Float => "a number",
         ArgType::Bool | ArgType::SymBool => "`True` or `False`",
         ArgType::Str => "a quoted string",

@@ -40,9 +40,8 @@ impl SchemaError {
     /// An error at `token` of `text`.
     #[cold]
     pub(super) fn at(text: &str, token: Token, expected: impl Into<Cow<'static, str>>) -> SchemaError {
-        let start = token.start as usize;
         let (mut expected, mut found) = (expected.into(), describe(text, token));
-        match token.kind {
+        match token.kind() {
             Kind::UnclosedString => {
                 expected = "a closing quote".into();
                 found = "the end of the line".to_string();
@@ -50,7 +49,7 @@ impl SchemaError {
             Kind::BadNumber => expected = "a decimal number".into(),
             _ => {}
         }
-        SchemaError::build(text, start, token.end as usize, expected, found)
+        SchemaError::build(text, token.start(), token.end(), expected, found)
     }
 
     /// An error over the bytes `start..end` of `text`, with its own description of what is there.
@@ -115,10 +114,10 @@ impl fmt::Debug for SchemaError {
 }
 
 fn describe(text: &str, token: Token) -> String {
-    match token.kind {
+    match token.kind() {
         Kind::Eof => "the end of the text".to_string(),
         Kind::Newline => "a line break".to_string(),
-        _ => quote(&text[token.start as usize..token.end as usize]),
+        _ => quote(&text[token.start()..token.end()]),
     }
 }
 

@@ -39,12 +39,47 @@ pub(super) enum Kind {
     BadNumber,
 }
 
-/// A token and the bytes it covers.
+/// Every kind, at its own number.
+const KINDS: [Kind; 28] = {
+    use Kind::*;
+    [
+        Ident, Keyword, True, False, None, Number, Str, LParen, RParen, LBracket, RBracket, Comma, Star, Dots, Dot, Colon, Bang, Pipe, Question, Arrow, Equals, Plus, Minus, Newline, Eof, Invalid, UnclosedString, BadNumber,
+    ]
+};
+
+/// Longest text that can be read: tokens hold their offsets in 28 bits.
+pub(super) const MAX_TEXT: usize = 1 << 20;
+
+/// A token and the bytes it covers, packed to travel in one register: parsing spends most of its
+/// time on handing tokens around.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Token {
-    pub kind: Kind,
-    pub start: u32,
-    pub end: u32,
+pub(super) struct Token(u64);
+
+impl Token {
+    #[inline]
+    fn new(kind: Kind, start: usize, end: usize) -> Token {
+        Token(kind as u64 | (start as u64) << 8 | (end as u64) << 36)
+    }
+
+    #[inline]
+    pub fn is(self, kind: Kind) -> bool {
+        self.0 as u8 == kind as u8
+    }
+
+    #[inline]
+    pub fn kind(self) -> Kind {
+        KINDS[self.0 as u8 as usize]
+    }
+
+    #[inline]
+    pub fn start(self) -> usize {
+        (self.0 >> 8) as usize & 0xfff_ffff
+    }
+
+    #[inline]
+    pub fn end(self) -> usize {
+        (self.0 >> 36) as usize
+    }
 }
 
 /// Cursor over the text. Invariant: `position` is at a character boundary between two calls of
@@ -58,7 +93,7 @@ pub(super) struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    /// `text` must be shorter than 4 GiB; the parser refuses longer ones first.
+    /// `text` must not be longer than `MAX_TEXT`; the parser refuses longer ones first.
     pub fn new(text: &'a str) -> Lexer<'a> {
         Lexer { text, position: 0, nesting: 0 }
     }
@@ -85,7 +120,7 @@ impl<'a> Lexer<'a> {
         match kind {
             Some((kind, end)) => {
                 self.position = end;
-                Token { kind, start: start as u32, end: end as u32 }
+                Token::new(kind, start, end)
             }
             None => self.token_after_space(),
         }
@@ -112,11 +147,9 @@ impl<'a> Lexer<'a> {
     #[inline]
     fn word(&self) -> Option<(Kind, usize)> {
         let start = self.position;
-        let mut end = start + 1;
-        while is_word_byte(self.byte(end)) {
-            end += 1;
-        }
-        Some((word_kind(&self.text.as_bytes()[start..end]), end))
+        let rest = &self.text.as_bytes()[start..];
+        let length = rest.iter().position(|&byte| !is_word_byte(byte)).unwrap_or(rest.len());
+        Some((word_kind(&rest[..length]), start + length))
     }
 
     /// Signs, strings and the rest; `None` when white space has to be skipped first.
@@ -253,10 +286,10 @@ mod tests {
         let mut kinds = vec![];
         loop {
             let token = lexer.token();
-            if token.kind == Kind::Eof {
+            if token.is(Kind::Eof) {
                 return kinds;
             }
-            kinds.push(token.kind);
+            kinds.push(token.kind());
         }
     }
 

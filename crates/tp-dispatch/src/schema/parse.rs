@@ -4,20 +4,15 @@
 //! recurses only into nested types, to a fixed depth.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
 use super::error::{Result, SchemaError, quote};
-use super::lex::{Kind, Lexer, Token};
+use super::lex::{Kind, Lexer, MAX_TEXT, Token};
 use super::model::{Argument, Return, Schema, Signature};
 use super::name::OpName;
 use super::text::Text;
-
-/// Longest text that is read; offsets are 32 bits wide.
-const MAX_TEXT: usize = 1 << 20;
-
-/// Up to this many arguments, names are compared pairwise; beyond, they are sorted.
-const FEW_ARGUMENTS: usize = 48;
 
 /// What a text is read as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +78,7 @@ impl<'a> Parser<'a> {
     /// Consumes the current token if it is of that kind.
     #[inline]
     pub fn eat(&mut self, kind: Kind) -> bool {
-        let found = self.current.kind == kind;
+        let found = self.current.is(kind);
         if found {
             self.advance();
         }
@@ -92,13 +87,13 @@ impl<'a> Parser<'a> {
 
     #[inline]
     pub fn expect(&mut self, kind: Kind, expected: &'static str) -> Result<Token> {
-        if self.current.kind == kind { Ok(self.advance()) } else { Err(self.unexpected(expected)) }
+        if self.current.is(kind) { Ok(self.advance()) } else { Err(self.unexpected(expected)) }
     }
 
     /// The text of a token.
     #[inline]
     pub fn slice(&self, token: Token) -> &'a str {
-        &self.text[token.start as usize..token.end as usize]
+        &self.text[token.start()..token.end()]
     }
 
     /// An error at the current token.
@@ -115,14 +110,13 @@ impl<'a> Parser<'a> {
 
     /// An error over several tokens: from `start` up to the current one.
     #[cold]
-    pub fn error_since(&self, start: u32, expected: impl Into<Cow<'static, str>>) -> SchemaError {
-        let (start, end) = (start as usize, self.current.start as usize);
-        let piece = self.text[start..end].trim_end();
+    pub fn error_since(&self, start: usize, expected: impl Into<Cow<'static, str>>) -> SchemaError {
+        let piece = self.text[start..self.current.start()].trim_end();
         SchemaError::build(self.text, start, start + piece.len(), expected, quote(piece))
     }
 
     fn skip_line_breaks(&mut self) {
-        while self.current.kind == Kind::Newline {
+        while self.current.is(Kind::Newline) {
             self.advance();
         }
     }
@@ -167,25 +161,23 @@ impl<'a> Parser<'a> {
     fn arguments(&mut self) -> Result<(Vec<Argument>, bool)> {
         self.expect(Kind::LParen, "`(`")?;
         let mut arguments = Vec::new();
+        let mut names = BTreeSet::new();
         let (mut kwarg_only, mut is_vararg) = (false, false);
         if self.eat(Kind::RParen) {
             return Ok((arguments, false));
         }
         arguments.reserve(4);
         loop {
-            match self.current.kind {
-                _ if is_vararg => return Err(self.unexpected("nothing after `...`")),
-                Kind::Star => {
-                    self.advance();
-                    kwarg_only = true;
-                }
-                Kind::Dots => {
-                    self.advance();
-                    is_vararg = true;
-                }
-                _ => {
-                    let argument = self.argument(&arguments, kwarg_only)?;
-                    arguments.push(argument);
+            if is_vararg {
+                return Err(self.unexpected("nothing after `...`"));
+            } else if self.eat(Kind::Star) {
+                kwarg_only = true;
+            } else if self.eat(Kind::Dots) {
+                is_vararg = true;
+            } else {
+                let name = self.argument(&mut arguments, kwarg_only)?;
+                if self.mode == Mode::Definition && !names.insert(self.slice(name)) {
+                    return Err(self.error_at(name, "an argument name that is not taken"));
                 }
             }
             if !self.eat(Kind::Comma) {
@@ -193,44 +185,23 @@ impl<'a> Parser<'a> {
             }
         }
         self.expect(Kind::RParen, "`,` or `)`")?;
-        if self.mode == Mode::Definition && arguments.len() > FEW_ARGUMENTS {
-            self.check_many_names(&arguments)?;
-        }
         Ok((arguments, is_vararg))
     }
 
-    /// One argument; `earlier` are those before it.
+    /// Reads one argument to the end of `arguments` and returns the token that names it.
     #[inline]
-    fn argument(&mut self, earlier: &[Argument], kwarg_only: bool) -> Result<Argument> {
+    fn argument(&mut self, arguments: &mut Vec<Argument>, kwarg_only: bool) -> Result<Token> {
         let (ty, alias) = self.argument_type()?;
-        let name_token = self.expect(Kind::Ident, "an argument name")?;
-        let name = self.slice(name_token);
-        let compared = if self.mode == Mode::Definition && earlier.len() < FEW_ARGUMENTS { earlier } else { &[] };
-        if compared.iter().any(|argument| *argument.name == *name) {
-            return Err(self.error_at(name_token, "an argument name that is not taken"));
-        }
+        let token = self.expect(Kind::Ident, "an argument name")?;
         let default = if self.eat(Kind::Equals) {
             Some(self.default_of(&ty)?)
-        } else if kwarg_only || earlier.last().is_none_or(|argument| argument.default.is_none()) {
+        } else if kwarg_only || arguments.last().is_none_or(|argument| argument.default.is_none()) {
             None
         } else {
             return Err(self.unexpected("`=`, for a default follows a default"));
         };
-        Ok(Argument { name: Text::new(name), ty, default, alias, kwarg_only })
-    }
-
-    /// Finds a repeated name among many without comparing all pairs.
-    #[cold]
-    fn check_many_names(&self, arguments: &[Argument]) -> Result<()> {
-        let mut names: Vec<&str> = arguments.iter().map(Argument::name).collect();
-        names.sort_unstable();
-        match names.windows(2).find(|pair| pair[0] == pair[1]) {
-            None => Ok(()),
-            Some(pair) => {
-                let found = format!("{} twice", quote(pair[0]));
-                Err(SchemaError::build(self.text, 0, 0, "argument names that differ", found))
-            }
-        }
+        arguments.push(Argument { name: Text::new(self.slice(token)), ty, default, alias, kwarg_only });
+        Ok(token)
     }
 
     /// The returns, and whether they end in `...`.
@@ -265,12 +236,11 @@ impl<'a> Parser<'a> {
 
     fn return_value(&mut self) -> Result<Return> {
         let (ty, alias) = self.argument_type()?;
-        let name = match self.current.kind {
-            Kind::Ident => {
-                let token = self.advance();
-                Some(Text::new(self.slice(token)))
-            }
-            _ => None,
+        let name = if self.current.is(Kind::Ident) {
+            let token = self.advance();
+            Some(Text::new(self.slice(token)))
+        } else {
+            None
         };
         Ok(Return { name, ty, alias })
     }

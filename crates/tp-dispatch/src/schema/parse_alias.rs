@@ -12,7 +12,7 @@ impl Parser<'_> {
     /// An annotation, if one follows: `(a)`, `(a!)`, `(a! -> a|b)`, `(*)` or `!`.
     #[inline]
     pub fn alias(&mut self) -> Result<Option<Box<AliasInfo>>> {
-        match self.current.kind {
+        match self.current.kind() {
             Kind::LParen => self.alias_in_parentheses().map(Some),
             Kind::Bang => {
                 self.advance();
@@ -25,7 +25,7 @@ impl Parser<'_> {
     fn alias_in_parentheses(&mut self) -> Result<Box<AliasInfo>> {
         self.advance();
         let first = self.alias_set()?;
-        if self.current.kind != Kind::Pipe {
+        if !self.current.is(Kind::Pipe) {
             let write = self.eat(Kind::Bang);
             if self.eat(Kind::RParen) {
                 return Ok(Box::new(AliasInfo::one(first, write)));

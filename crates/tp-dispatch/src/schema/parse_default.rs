@@ -11,7 +11,7 @@ impl<'a> Parser<'a> {
     /// The default of an argument of type `ty`, after its `=`.
     #[inline]
     pub fn default_of(&mut self, ty: &ArgType) -> Result<DefaultValue> {
-        let start = self.current.start;
+        let start = self.current.start();
         let value = if self.eat(Kind::LBracket) { self.list()? } else { self.literal()? };
         // The two commonest defaults need no conversion.
         match (&value, ty) {
@@ -22,7 +22,7 @@ impl<'a> Parser<'a> {
 
     fn list(&mut self) -> Result<DefaultValue> {
         let mut items = Vec::new();
-        if self.current.kind != Kind::RBracket {
+        if !self.current.is(Kind::RBracket) {
             items.push(self.literal()?);
             while self.eat(Kind::Comma) {
                 items.push(self.literal()?);
@@ -33,7 +33,7 @@ impl<'a> Parser<'a> {
     }
 
     fn literal(&mut self) -> Result<DefaultValue> {
-        let value = match self.current.kind {
+        let value = match self.current.kind() {
             Kind::None => DefaultValue::None,
             Kind::True => DefaultValue::Bool(true),
             Kind::False => DefaultValue::Bool(false),
@@ -57,9 +57,9 @@ impl<'a> Parser<'a> {
             let imaginary = signed(negative, self.float(token, text)?);
             return Ok(DefaultValue::Complex(0.0, imaginary));
         }
-        if matches!(self.current.kind, Kind::Plus | Kind::Minus) {
+        if matches!(self.current.kind(), Kind::Plus | Kind::Minus) {
             let real = signed(negative, self.float(token, text)?);
-            let negative = self.advance().kind == Kind::Minus;
+            let negative = self.advance().is(Kind::Minus);
             let token = self.current;
             let (text, is_imaginary) = self.number_text()?;
             if !is_imaginary {
@@ -79,7 +79,7 @@ impl<'a> Parser<'a> {
     /// A number's digits, `inf` or `nan`, without a final `j`, and whether there was one.
     fn number_text(&mut self) -> Result<(&'a str, bool)> {
         let text = self.slice(self.current);
-        let is_number = match self.current.kind {
+        let is_number = match self.current.kind() {
             Kind::Number => true,
             Kind::Ident => matches!(text, "inf" | "nan" | "infj" | "nanj"),
             _ => false,

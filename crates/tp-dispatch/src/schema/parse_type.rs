@@ -4,7 +4,6 @@ use super::alias::AliasInfo;
 use super::error::Result;
 use super::lex::Kind;
 use super::parse::{Mode, Parser};
-use super::text::Text;
 use super::types::ArgType;
 
 /// How deep types may nest, suffixes such as `[]` included. Everything that walks a type recurses
@@ -32,7 +31,7 @@ impl Parser<'_> {
     #[inline]
     pub fn argument_type(&mut self) -> Result<(ArgType, Alias)> {
         let mut typed = self.base_type(0)?;
-        if matches!(self.current.kind, Kind::LBracket | Kind::Question) {
+        if matches!(self.current.kind(), Kind::LBracket | Kind::Question) {
             typed = self.suffixes(typed, 0, true)?;
         }
         Ok((typed.ty, typed.alias))
@@ -51,8 +50,8 @@ impl Parser<'_> {
     /// `?`, `[]` and, for an argument, one last `[N]`.
     fn suffixes(&mut self, mut typed: Typed, depth: usize, sizes: bool) -> Result<Typed> {
         let mut is_sized = false;
-        while !is_sized || self.current.kind == Kind::Question {
-            match self.current.kind {
+        while !is_sized || self.current.is(Kind::Question) {
+            match self.current.kind() {
                 Kind::Question => {
                     self.advance();
                     typed.height += usize::from(!typed.ty.is_optional());
@@ -63,7 +62,7 @@ impl Parser<'_> {
                 }
                 Kind::LBracket => {
                     self.advance();
-                    is_sized = sizes && self.current.kind != Kind::RBracket;
+                    is_sized = sizes && !self.current.is(Kind::RBracket);
                     let size = if is_sized { Some(self.list_size()?) } else { None };
                     self.expect(Kind::RBracket, "`]`")?;
                     typed = self.list_of(typed, size)?;
@@ -94,7 +93,7 @@ impl Parser<'_> {
 
     #[inline]
     fn base_type(&mut self, depth: usize) -> Result<Typed> {
-        match self.current.kind {
+        match self.current.kind() {
             Kind::Ident => self.named_type(depth),
             Kind::None => {
                 self.advance();
@@ -118,16 +117,16 @@ impl Parser<'_> {
         }
         match name {
             "Dict" => self.dict(depth),
-            "Union" => self.union(depth),
+            "Union" => self.union(depth, token.start()),
             "Future" => self.wrapper(depth, ArgType::Future),
             "RRef" => self.wrapper(depth, ArgType::RRef),
             "Await" => self.wrapper(depth, ArgType::Await),
-            "__torch__" => self.class(token.start),
+            "__torch__" => self.class(token.start()),
             "Optional" => Err(self.error_at(token, "a type (an optional one is written `T?`)")),
             "List" => Err(self.error_at(token, "a type (a list is written `T[]`)")),
             "Tuple" => Err(self.error_at(token, "a type (a tuple is written `(A, B)`)")),
             _ if self.mode == Mode::Declaration && name.as_bytes()[0].is_ascii_lowercase() => {
-                Ok(Typed::plain(ArgType::Var(Text::new(name)), self.alias()?))
+                Ok(Typed::plain(ArgType::Var(name.into()), self.alias()?))
             }
             _ => Err(self.error_at(token, "a type")),
         }
@@ -153,7 +152,7 @@ impl Parser<'_> {
 
     fn dict(&mut self, depth: usize) -> Result<Typed> {
         self.expect(Kind::LParen, "`(`")?;
-        let start = self.current.start;
+        let start = self.current.start();
         let key = self.nested_type(depth + 1)?.ty;
         if !key.is_dict_key() {
             let expected = "a key type (int, float, complex, bool, str, Tensor or Device)";
@@ -166,9 +165,8 @@ impl Parser<'_> {
         Ok(Typed { ty, alias: self.alias()?, height: value.height + 1 })
     }
 
-    fn union(&mut self, depth: usize) -> Result<Typed> {
+    fn union(&mut self, depth: usize, start: usize) -> Result<Typed> {
         self.expect(Kind::LParen, "`(`")?;
-        let start = self.current.start;
         let (members, height) = self.members(depth)?;
         // A member that is a union is flat itself, so one level of flattening is enough.
         let mut flat = Vec::with_capacity(members.len());
@@ -194,7 +192,7 @@ impl Parser<'_> {
     }
 
     /// `.torch.classes.<namespace>.<Class>` after `__torch__`.
-    fn class(&mut self, start: u32) -> Result<Typed> {
+    fn class(&mut self, start: usize) -> Result<Typed> {
         const EXPECTED: &str = "`__torch__.torch.classes.<namespace>.<class>`";
         let mut path = String::from("__torch__");
         for fixed in [Some("torch"), Some("classes"), None, None] {
@@ -207,7 +205,7 @@ impl Parser<'_> {
             path.push('.');
             path.push_str(part);
         }
-        Ok(Typed::plain(ArgType::Class(Text::new(&path)), None))
+        Ok(Typed::plain(ArgType::Class(path.into()), None))
     }
 }
 

@@ -3,8 +3,6 @@
 //! The names of the basic types are here; reading and printing the compound ones is the parser's
 //! and the printer's work.
 
-use super::text::Text;
-
 /// A type of the schema language.
 ///
 /// Values from the parser keep these invariants: an `Optional` holds no `Optional`; only the type
@@ -50,9 +48,9 @@ pub enum ArgType {
     Await(Box<ArgType>),
     Union(Box<[ArgType]>),
     /// A type variable: `t`, `tVal`.
-    Var(Text),
+    Var(Box<str>),
     /// A script class, by its whole path: `__torch__.torch.classes.c10d.ProcessGroup`.
-    Class(Text),
+    Class(Box<str>),
 }
 
 impl ArgType {

@@ -100,10 +100,32 @@ impl Depot {
         self.free -= len as usize;
         Some((chain, len))
     }
+
+    /// The blocks not cut yet, if any.
+    fn uncut(&self, size: usize) -> Option<(NonNull<u8>, usize)> {
+        let len = (self.uncut_end.addr() - self.uncut.addr()) / size;
+        NonNull::new(self.uncut).filter(|_| len > 0).map(|start| (start, len))
+    }
+
+    /// Takes all free blocks out, as one chain.
+    fn drain(&mut self) -> *mut Block {
+        let mut all = std::mem::replace(&mut self.loose, ptr::null_mut());
+        let mut batch = std::mem::replace(&mut self.batches, ptr::null_mut());
+        while let Some(first) = NonNull::new(batch) {
+            batch = unsafe { first.as_ref() }.batch;
+            for block in walk(first.as_ptr()) {
+                unsafe { (*block.as_ptr()).next = all };
+                all = block.as_ptr();
+            }
+        }
+        self.loose_len = 0;
+        self.free = 0;
+        all
+    }
 }
 
 impl Central {
-    const fn new() -> Self {
+    pub const fn new() -> Self {
         Central {
             depots: [EMPTY_DEPOT; CLASSES],
             registry: ptr::null(),
@@ -159,16 +181,16 @@ impl Central {
     fn cut(&mut self, class: usize, most: u32) -> Option<(*mut u8, u32)> {
         let depot = &mut self.depots[class];
         let size = SIZE[class];
-        if depot.uncut_end.addr() - depot.uncut.addr() < size {
+        if depot.uncut(size).is_none() {
             let slab = self.extents.alloc_slab(class)?.as_ptr();
             depot.uncut = slab;
             depot.uncut_end = unsafe { slab.add(SLAB) };
         }
-        let len = most.min(((depot.uncut_end.addr() - depot.uncut.addr()) / size) as u32);
-        let start = depot.uncut;
-        depot.uncut = unsafe { start.add(len as usize * size) };
-        depot.cut += len as usize;
-        Some((start, len))
+        let (start, uncut) = depot.uncut(size)?;
+        let len = uncut.min(most as usize);
+        depot.uncut = unsafe { depot.uncut.add(len * size) };
+        depot.cut += len;
+        Some((start.as_ptr(), len as u32))
     }
 
     /// Blocks of a class: those in the depot, and those in use or in the caches of threads.
@@ -177,17 +199,27 @@ impl Central {
         (depot.free, depot.cut.saturating_sub(depot.free + depot.lost))
     }
 
-    /// Gives slabs back whose blocks are all in the depot. Walks every free block twice.
+    /// Gives slabs back whose blocks are all in the depot or not cut yet. Walks every free block twice.
     pub fn release_slabs(&mut self) {
         let chains: [*mut Block; CLASSES] = std::array::from_fn(|class| self.depots[class].drain());
-        for block in chains.iter().flat_map(|&chain| walk(chain)) {
-            unsafe { extent::count_free(block.cast()) };
+        for (class, &chain) in chains.iter().enumerate() {
+            walk(chain).for_each(|block| unsafe { extent::count_free(block.cast(), 1) });
+            if let Some((uncut, len)) = self.depots[class].uncut(SIZE[class]) {
+                unsafe { extent::count_free(uncut, len) };
+            }
         }
         for (class, &chain) in chains.iter().enumerate() {
+            let depot = &mut self.depots[class];
             for block in walk(chain) {
                 if !unsafe { extent::all_free(block.cast()) } {
-                    self.depots[class].push(block.as_ptr(), BATCH[class]);
+                    depot.push(block.as_ptr(), BATCH[class]);
                 }
+            }
+            if let Some((uncut, len)) = depot.uncut(SIZE[class])
+                && unsafe { extent::all_free(uncut) }
+            {
+                depot.cut += len;
+                (depot.uncut, depot.uncut_end) = (ptr::null_mut(), ptr::null_mut());
             }
         }
         let Central { extents, depots, .. } = self;
@@ -221,24 +253,6 @@ impl Central {
         if let Some(own) = own {
             own.link(&mut self.registry);
         }
-    }
-}
-
-impl Depot {
-    /// Takes all free blocks out, as one chain.
-    fn drain(&mut self) -> *mut Block {
-        let mut all = std::mem::replace(&mut self.loose, ptr::null_mut());
-        let mut batch = std::mem::replace(&mut self.batches, ptr::null_mut());
-        while let Some(first) = NonNull::new(batch) {
-            batch = unsafe { first.as_ref() }.batch;
-            for block in walk(first.as_ptr()) {
-                unsafe { (*block.as_ptr()).next = all };
-                all = block.as_ptr();
-            }
-        }
-        self.loose_len = 0;
-        self.free = 0;
-        all
     }
 }
 

@@ -25,16 +25,26 @@ pub const CLASSES: usize = BLOCK_CLASSES + NODE_CLASSES;
 /// Sixteen per doubling from 32 KiB to `LARGE_MAX`.
 pub const LARGE_CLASSES: usize = 32 * 16;
 
+/// Classes of the blocks above 1 KiB, by the last byte's offset in units of their smallest step.
+const STEP: usize = 256;
+const UPPER_CLASS: [u8; SMALL_MAX / STEP] = {
+    let mut table = [0; SMALL_MAX / STEP];
+    let (mut index, mut class) = (0, 0);
+    while index < table.len() {
+        while class_size(class) < (index + 1) * STEP {
+            class += 1;
+        }
+        table[index] = class as u8;
+        index += 1;
+    }
+    table
+};
+
 /// Class of a block of `bytes <= SMALL_MAX`.
 #[inline(always)]
 pub const fn block_class(bytes: usize) -> usize {
     let last = if bytes == 0 { 0 } else { bytes - 1 };
-    if last < 1024 {
-        last >> 6
-    } else {
-        let exponent = last.ilog2() as usize;
-        16 + (exponent - 10) * 4 + ((last >> (exponent - 2)) & 3)
-    }
+    if last < 1024 { last / 64 } else { UPPER_CLASS[last / STEP] as usize }
 }
 
 /// Class of a node of `1 ..= NODE_MAX` bytes.

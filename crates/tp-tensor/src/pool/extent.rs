@@ -86,13 +86,13 @@ fn locate(ptr: NonNull<u8>) -> (*mut Extent, usize) {
     (unsafe { ptr.as_ptr().sub(offset).cast() }, offset / PAGE)
 }
 
-/// Counts one free block of a slab. A slab not yet wholly cut never reaches its number of blocks.
+/// Counts `len` blocks of a slab, from `block` on, as free.
 ///
 /// # Safety
-/// `block` lies in a slab, and the caller holds the pool's lock.
-pub unsafe fn count_free(block: NonNull<u8>) {
+/// They lie in one slab, and the caller holds the pool's lock.
+pub unsafe fn count_free(block: NonNull<u8>, len: usize) {
     let (extent, page) = locate(block);
-    unsafe { (&mut (*extent).slab_free)[page / SLAB_PAGES] += 1 };
+    unsafe { (&mut (*extent).slab_free)[page / SLAB_PAGES] += len as u32 };
 }
 
 /// Whether `count_free` has seen every block of this block's slab.
@@ -329,10 +329,12 @@ mod tests {
         let rest: Vec<_> = (0..3).map(|_| extents.alloc((SLAB_PAGES - 1) * PAGE).unwrap().ptr).collect();
         assert_eq!((in_use(extents.open), in_use(extents.closed)), (0, 3));
         for slab in &slabs {
-            for block in 0..slab_blocks(0) {
-                unsafe { count_free(slab.add(block * SIZE[0])) };
+            unsafe {
+                count_free(*slab, slab_blocks(0) - 1);
+                assert!(!all_free(*slab));
+                count_free(slab.add((slab_blocks(0) - 1) * SIZE[0]), 1);
+                assert!(all_free(*slab));
             }
-            assert!(unsafe { all_free(*slab) });
         }
         let mut released = 0;
         unsafe { extents.sweep(|class| released += usize::from(class == 0)) };

@@ -119,13 +119,11 @@ impl LargeCache {
 #[inline(never)]
 pub fn alloc(bytes: usize) -> Option<Run> {
     let size = large_size(bytes)?;
-    if let Some(run) = take_or_carve(size) {
-        return Some(run);
-    }
-    fresh(size).or_else(|| {
-        // The system has none left: what the cache holds may be enough.
-        release_over(0);
-        take_or_carve(size).or_else(|| fresh(size))
+    let attempt = || take_or_carve(size).or_else(|| fresh(size));
+    attempt().or_else(|| {
+        // The system has none left: what the caches hold may be enough.
+        super::trim();
+        attempt()
     })
 }
 

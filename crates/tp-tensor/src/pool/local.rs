@@ -129,10 +129,9 @@ impl ThreadCache {
             return slot.start(full, batch, batch);
         }
         if !self.ready() {
-            return central::lock().take_one(class);
+            return or_trim(|| central::lock().take_one(class));
         }
-        let supply = central::lock().supply(class)?;
-        match supply {
+        match or_trim(|| central::lock().supply(class))? {
             Supply::Chain(chain, len) => slot.start(chain, len, batch),
             Supply::Uncut(start, len) => slot.start(unsafe { link_up(start, SIZE[class], len) }, len, batch),
         }
@@ -223,6 +222,14 @@ impl ThreadCache {
             next.prev.set(self.prev.get());
         }
     }
+}
+
+/// Tries again with what `trim` gets from the caches when the system has no memory left.
+fn or_trim<T>(attempt: impl Fn() -> Option<T>) -> Option<T> {
+    attempt().or_else(|| {
+        super::trim();
+        attempt()
+    })
 }
 
 /// Links `len` adjoining blocks into a chain in address order.

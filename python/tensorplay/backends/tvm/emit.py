@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from .convert import HELD, Converter, Expr
-from .program import BITS, FLOATS, HALVES, Program
+from .program import BITS, FLOATS, Program
 
 _BINARY = {"add": "Add", "sub": "Sub"}
 _COMPARE = {"eq": "EQ", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
@@ -56,7 +56,11 @@ class Emitter:
             else:
                 operands = [values[arg] for arg in args]
                 source = instrs[args[-1]][1]
-                values.append(self.keep(HELD[dtype], self._value(op, dtype, source, operands)))
+                if op in ("floordiv", "mod"):
+                    result = self._divide(op, dtype, operands[0], instrs[args[1]][3])
+                else:
+                    result = self._value(op, dtype, source, operands)
+                values.append(self.keep(HELD[dtype], result))
         return [values[out] for out in program["outputs"]]
 
     def _value(self, op: str, dtype: str, source: str, args: list[Expr]) -> Expr:
@@ -68,16 +72,15 @@ class Emitter:
         if op == "select":
             return self.t.Select(self.convert.truth(args[0]), args[1], args[2])
         if op == "ne" or op in _COMPARE:
-            return self._compare(op, source, args)
+            return self._compare(op, args)
         if op in ("neg", "abs") and dtype in FLOATS:
             return self._sign(op, dtype, args[0])
         return self._float(op, dtype, args) if dtype in FLOATS else self._int(op, dtype, args)
 
-    def _compare(self, op: str, source: str, args: list[Expr]) -> Expr:
-        a, b = (self.convert.widen(source, arg) for arg in args)
+    def _compare(self, op: str, args: list[Expr]) -> Expr:
         if op == "ne":  # tirx.NE is the ordered comparison: false for NaN
-            return self.convert.test(self.t.Not(self.t.EQ(a, b)))
-        return self.convert.test(getattr(self.t, _COMPARE[op])(a, b))
+            return self.convert.test(self.t.Not(self.t.EQ(*args)))
+        return self.convert.test(getattr(self.t, _COMPARE[op])(*args))
 
     def _sign(self, op: str, dtype: str, x: Expr) -> Expr:
         """On the sign bit alone, so that -0 and NaN follow too."""
@@ -92,13 +95,6 @@ class Emitter:
         return self.convert.recast(held, unsigned, flipped)
 
     def _float(self, op: str, dtype: str, args: list[Expr]) -> Expr:
-        """Halves compute in float32 and round: for every op admitted here that rounds only once."""
-        wide = [self.convert.widen(dtype, arg) for arg in args]
-        compute = "float32" if dtype in HALVES else dtype
-        result = self._wide_float(op, compute, wide)
-        return self.convert.narrow(dtype, self.keep(compute, result)) if dtype in HALVES else result
-
-    def _wide_float(self, op: str, dtype: str, args: list[Expr]) -> Expr:
         if op in _BINARY:
             return getattr(self.t, _BINARY[op])(*args)
         if op == "mul":
@@ -163,3 +159,20 @@ class Emitter:
             operands.insert(0, self.t.const(0, double))
         name = {"mul": "Mul", "neg": "Sub", **_BINARY}[op]
         return self.t.Cast(dtype, getattr(self.t, name)(*operands))
+
+    def _divide(self, op: str, dtype: str, a: Expr, bits: int) -> Expr:
+        """`floordiv` or `mod` by a non-zero constant: the truncated division, corrected downwards."""
+        t, width = self.t, BITS[dtype]
+        divisor = bits - (1 << width) if dtype != "uint8" and bits >> (width - 1) else bits
+        if divisor in (1, -1):  # the minimum over -1 wraps
+            zero = t.const(0, dtype)
+            return zero if op == "mod" else a if divisor == 1 else self._wrapping("neg", dtype, [a])
+        by = t.const(divisor, dtype)
+        quotient = self.keep(dtype, t.Div(a, by))
+        rest = self.keep(dtype, t.Sub(a, t.Mul(quotient, by)))
+        if dtype == "uint8":
+            return quotient if op == "floordiv" else rest
+        against = (t.LT if divisor > 0 else t.GT)(rest, t.const(0, dtype))
+        if op == "mod":
+            return t.Select(against, t.Add(rest, by), rest)
+        return t.Select(against, t.Sub(quotient, t.const(1, dtype)), quotient)

@@ -26,6 +26,7 @@ BOOLS = frozenset({"bool"})
 INTS = frozenset({"uint8", "int8", "int16", "int32", "int64"})
 HALVES = frozenset({"float16", "bfloat16"})
 WIDE_FLOATS = frozenset({"float32", "float64"})
+# Halves are stored, moved and cast; arithmetic is in float32 between casts.
 FLOATS = HALVES | WIDE_FLOATS
 
 
@@ -39,11 +40,12 @@ def text(program: Program) -> str:
     instrs = program["instrs"]
     lines = [f"program({', '.join(program['inputs'])}) -> ({', '.join(output_dtypes(program))})"]
     for value, (op, dtype, args, imm) in enumerate(instrs):
-        words = [op, *(f"%{arg}" for arg in args)]
+        words = [op]
         if op == "const":
             words.append(f"0x{imm:0{BITS[dtype] // 4}x}")
-        elif imm is not None:
+        elif op == "input":
             words.append(str(imm))
+        words += [f"%{arg}" for arg in args]
         lines.append(f"%{value}:{dtype} = {' '.join(words)}")
     lines.append("return " + " ".join(f"%{value}" for value in program["outputs"]))
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from .program import BITS, BOOLS, FLOATS, INTS, WIDE_FLOATS, Program
 
 _ALL = frozenset(BITS)
-_NUMBERS = INTS | FLOATS
+_NUMBERS = INTS | WIDE_FLOATS
 
 
 class Rule(NamedTuple):
@@ -26,12 +26,13 @@ RULES = {
     "input": Rule(0, _ALL, "free"),
     "const": Rule(0, _ALL, "free"),
     **dict.fromkeys(("add", "sub", "mul"), Rule(2, _NUMBERS, "same")),
-    "div": Rule(2, FLOATS, "same"),
+    "div": Rule(2, WIDE_FLOATS, "same"),
+    **dict.fromkeys(("floordiv", "mod"), Rule(2, INTS, "same")),
     "fma": Rule(3, WIDE_FLOATS, "same"),
     **dict.fromkeys(("neg", "abs"), Rule(1, _NUMBERS, "same")),
-    **dict.fromkeys(("sqrt", "floor", "ceil", "trunc", "rint"), Rule(1, FLOATS, "same")),
-    **dict.fromkeys(("max", "min"), Rule(2, _ALL, "same")),
-    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), Rule(2, _ALL, "bool")),
+    **dict.fromkeys(("sqrt", "floor", "ceil", "trunc", "rint"), Rule(1, WIDE_FLOATS, "same")),
+    **dict.fromkeys(("max", "min"), Rule(2, _NUMBERS, "same")),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), Rule(2, _NUMBERS | BOOLS, "bool")),
     **dict.fromkeys(("and", "or", "xor"), Rule(2, INTS | BOOLS, "same")),
     "not": Rule(1, INTS | BOOLS, "same"),
     **dict.fromkeys(("shl", "shr"), Rule(2, INTS, "same")),
@@ -39,9 +40,8 @@ RULES = {
     "cast": Rule(1, _ALL, "free"),
     "bitcast": Rule(1, INTS | FLOATS, "free"),
 }
-_DIVISIONS = frozenset({"floordiv", "mod"})
-# LLVM's optimiser is superlinear in straight-line code; beyond this a compile takes seconds.
-MAX_INSTRS = 4096
+# LLVM's optimiser is superlinear in straight-line code: 1000 instructions take a second, 2000 two to three.
+MAX_INSTRS = 2048
 
 
 def supports(program: Program) -> dict[str, Any] | None:
@@ -50,8 +50,11 @@ def supports(program: Program) -> dict[str, Any] | None:
     if len(instrs) > MAX_INSTRS:
         what = f"a program of {len(instrs)} instructions (tvm takes {MAX_INSTRS})"
         return _refusal("Hazard", f"{what} would compile for seconds; split the region", what=what)
+    unknown = next((dtype for dtype in program["inputs"] if dtype not in BITS), None)
+    if unknown is not None:
+        return _refusal("UnsupportedDType", f"tvm has no {unknown} inputs", op="input", dtype=unknown)
     for value, instr in enumerate(instrs):
-        refusal = _check_op(instr) or _check_types(program, value)
+        refusal = _check_op(instr) or _check_types(program, value) or _check_divisor(program, value)
         if refusal is not None:
             return refusal
     if not program["outputs"] or any(not 0 <= out < len(instrs) for out in program["outputs"]):
@@ -67,13 +70,10 @@ def _malformed(what: str) -> dict[str, Any]:
     return _refusal("LoweringFailed", f"malformed program: {what}", stage="verify")
 
 
-def _check_op(instr: tuple) -> dict[str, Any] | None:
+def _check_op(instr: tuple[Any, ...]) -> dict[str, Any] | None:
     op, dtype = instr[0], instr[1]
     if op in RULES:
         return None
-    if op in _DIVISIONS:
-        message = f"{op} on {dtype}: a zero divisor would end the process; runs on native"
-        return _refusal("Hazard", message, op=op, dtype=dtype, what="division by zero")
     if dtype == "float64":
         message = f"{op} on float64 has no vector lowering in tvm; runs on native"
         return _refusal("UnsupportedDType", message, op=op, dtype=dtype)
@@ -103,6 +103,17 @@ def _check_types(program: Program, value: int) -> dict[str, Any] | None:
     return _check_result(op, dtype, operands, imm, value)
 
 
+def _check_divisor(program: Program, value: int) -> dict[str, Any] | None:
+    op, dtype, args, _ = program["instrs"][value]
+    if op not in ("floordiv", "mod"):
+        return None
+    divisor_op, _, _, bits = program["instrs"][args[1]]
+    if divisor_op == "const" and bits:
+        return None
+    message = f"{op} on {dtype}: a zero divisor would end the process; runs on native"
+    return _refusal("Hazard", message, op=op, dtype=dtype, what="division by zero")
+
+
 def _check_input(program: Program, value: int, imm: int | None) -> dict[str, Any] | None:
     inputs, dtype = program["inputs"], program["instrs"][value][1]
     if imm is None or not 0 <= imm < len(inputs) or inputs[imm] != dtype:
@@ -117,8 +128,8 @@ def _check_result(
     wanted = {"same": operands[0] if operands else dtype, "bool": "bool", "free": dtype}[result]
     if dtype != wanted:
         return _malformed(f"%{value} = {op} gives {wanted}, not {dtype}")
-    if op == "const" and (imm is None or not 0 <= imm < 1 << BITS[dtype]):
+    if op == "const" and (imm is None or not 0 <= imm < 1 << (1 if dtype == "bool" else BITS[dtype])):
         return _malformed(f"%{value}: {imm} is not a {dtype} bit pattern")
-    if op == "bitcast" and (dtype == "bool" or BITS[dtype] != BITS[operands[0]]):
+    if op == "bitcast" and ("bool" in (dtype, operands[0]) or BITS[dtype] != BITS[operands[0]]):
         return _malformed(f"%{value}: bitcast from {operands[0]} to {dtype}")
     return None

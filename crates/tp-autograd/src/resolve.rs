@@ -1,0 +1,75 @@
+//! From what an op's description says about its gradient to the rule that nodes keep. Built-in ops resolve once,
+//! into a table by op id that lives for ever; rules that users register are counted, so that a new registration
+//! never alters a graph that is already recorded.
+
+use crate::expr::ExprRule;
+use crate::formulas;
+use crate::rule::{CustomRule, MISSING, RuleHandle, VjpRule};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use tp_dispatch::{Call, Error, GradRule, GradSpec, OpDef, Result, dispatcher};
+
+/// The rule for a call; None when the op is not differentiable.
+pub(crate) type Found = Option<RuleHandle>;
+
+struct Resolved {
+    /// Kept, so that its address names this definition for ever.
+    def: Arc<OpDef>,
+    rule: Option<&'static dyn VjpRule>,
+}
+
+const SLOTS: usize = 1024;
+
+static BUILT_IN: [AtomicPtr<Resolved>; SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS];
+
+#[inline]
+pub(crate) fn resolve(call: &Call<'_>) -> Result<Found> {
+    if let Some(slot) = BUILT_IN.get(call.op.id().0 as usize) {
+        // SAFETY: entries are never freed.
+        if let Some(hit) = unsafe { slot.load(Ordering::Acquire).as_ref() }
+            && Arc::ptr_eq(&hit.def, call.def)
+        {
+            return Ok(hit.rule.map(RuleHandle::Static));
+        }
+    }
+    find(call)
+}
+
+#[cold]
+fn find(call: &Call<'_>) -> Result<Found> {
+    match &call.def.grad {
+        GradSpec::Custom(_) => registered(call),
+        GradSpec::Missing => Ok(Some(RuleHandle::Static(&MISSING))),
+        _ => built_in(call),
+    }
+}
+
+/// A rule of ours. What it is made into is never freed: built-in descriptions are few and stay.
+fn built_in(call: &Call<'_>) -> Result<Found> {
+    let rule: Option<&'static dyn VjpRule> = match call.def.grad {
+        GradSpec::NotDifferentiable(_) => None,
+        GradSpec::Rule(name) => Some(formulas::rule(name).ok_or_else(|| {
+            Error::internal("TP9005", format!("no gradient rule is named '{name}'")).with_op(call.op.name())
+        })?),
+        GradSpec::Expr(texts) => Some(Box::leak(Box::new(ExprRule::compile(call.op.name(), call.def, texts)?))),
+        GradSpec::Missing | GradSpec::Custom(_) => return find(call),
+    };
+    if let Some(slot) = BUILT_IN.get(call.op.id().0 as usize) {
+        let fresh = Box::leak(Box::new(Resolved { def: call.def.clone(), rule }));
+        slot.store(fresh, Ordering::Release);
+    }
+    Ok(rule.map(RuleHandle::Static))
+}
+
+fn registered(call: &Call<'_>) -> Result<Found> {
+    let rule = dispatcher::grad_rule(call.op, |def| match &def.grad {
+        GradSpec::Custom(rule) => Some(rule.clone()),
+        _ => None,
+    });
+    let rule = rule.as_deref().map(GradRule::as_any).and_then(|r| r.downcast_ref::<CustomRule>());
+    match rule {
+        Some(rule) => Ok(Some(RuleHandle::Shared(rule.0.clone()))),
+        None => Ok(Some(RuleHandle::Static(&MISSING))),
+    }
+}

@@ -1,0 +1,271 @@
+//! Differentiation rules: what to save when a call is recorded, and how gradients of the outputs become gradients of
+//! the inputs. Which rule an op has is decided in `resolve`.
+
+use crate::tape::{Edge, Node, NodeRef, SavedTensor, Saver, Spec};
+use smallvec::SmallVec;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use tp_dispatch::host::HostRef;
+use tp_dispatch::{Call, Error, GradRule, GradSpec, HostVisitor, Result, Value};
+use tp_tensor::Tensor;
+
+/// A vector-Jacobian product. One object serves every call of its op; what belongs to one call is in the node.
+pub trait VjpRule: Send + Sync {
+    fn name(&self) -> &str;
+
+    /// Bit i: there is a gradient for argument i. Arguments from 64 on always count as having one.
+    fn args(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Saves what exists before the kernel runs. For an op that writes in place this is the last chance to see the
+    /// old values.
+    fn save_inputs(&self, _call: &Call<'_>, _saver: &mut Saver<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Saves what exists after the kernel ran.
+    fn save_outputs(&self, _call: &Call<'_>, _rets: &[Value], _saver: &mut Saver<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Turns the gradients of the outputs (None: an output that nobody used) into gradients of the inputs.
+    fn backward(
+        &self,
+        ctx: &BackwardCtx<'_>,
+        grads: &[Option<Tensor>],
+        out: &mut Gradients<'_>,
+    ) -> Result<()>;
+
+    /// The rule is not ours: its gradients are checked for shape and dtype, and nodes keep the specs for that.
+    fn is_foreign(&self) -> bool {
+        false
+    }
+
+    /// It holds objects of the host language.
+    fn reaches_host(&self) -> bool {
+        false
+    }
+
+    /// Host objects it owns, for the cycle collector.
+    fn trace(&self, _visit: &mut HostVisitor<'_>) {}
+}
+
+/// A rule as a node keeps it.
+#[derive(Clone)]
+pub enum RuleHandle {
+    Static(&'static dyn VjpRule),
+    Shared(Arc<dyn VjpRule>),
+}
+
+impl RuleHandle {
+    #[inline]
+    pub(crate) fn get(&self) -> &dyn VjpRule {
+        match self {
+            RuleHandle::Static(r) => *r,
+            RuleHandle::Shared(r) => &**r,
+        }
+    }
+
+    /// The rule's address, and whether it owns a reference.
+    #[inline]
+    pub(crate) fn into_raw(self) -> (NonNull<dyn VjpRule>, bool) {
+        match self {
+            RuleHandle::Static(r) => (NonNull::from(r), false),
+            // SAFETY: an Arc's pointer is never null.
+            RuleHandle::Shared(r) => (unsafe { NonNull::new_unchecked(Arc::into_raw(r).cast_mut()) }, true),
+        }
+    }
+}
+
+/// A rule that a user registered, as tp-dispatch carries it.
+pub struct CustomRule(pub Arc<dyn VjpRule>);
+
+impl GradRule for CustomRule {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+/// What `register_autograd` puts into an op's description.
+pub fn custom_spec(rule: Arc<dyn VjpRule>) -> GradSpec {
+    GradSpec::Custom(Arc::new(CustomRule(rule)))
+}
+
+/// One node's backward call: what it saved, and who needs a gradient.
+pub struct BackwardCtx<'a> {
+    pub(crate) node: &'a NodeRef,
+    pub(crate) saved: SmallVec<[SavedTensor; 3]>,
+}
+
+impl<'a> BackwardCtx<'a> {
+    pub fn node(&self) -> &'a NodeRef {
+        self.node
+    }
+
+    /// The op's name, for messages.
+    pub fn name(&self) -> &'a str {
+        self.node.name()
+    }
+
+    /// Saved tensor `k`; an error when it was written to since.
+    #[inline]
+    pub fn saved(&self, k: usize) -> Result<Tensor> {
+        self.saved_opt(k)?.ok_or_else(|| self.internal("a saved tensor is missing"))
+    }
+
+    /// Saved tensor `k`, or None where none was saved.
+    #[inline]
+    pub fn saved_opt(&self, k: usize) -> Result<Option<Tensor>> {
+        self.saved.get(k).map_or(Ok(None), |s| s.unpack(self.node))
+    }
+
+    pub fn saved_count(&self) -> usize {
+        self.saved.len()
+    }
+
+    #[inline]
+    pub fn value(&self, k: usize) -> &'a Value {
+        self.node.values().get(k).unwrap_or(&Value::None)
+    }
+
+    #[inline]
+    pub fn values(&self) -> &'a [Value] {
+        self.node.values()
+    }
+
+    /// A saved list of integers; empty where none was saved.
+    #[inline]
+    pub fn ints(&self, k: usize) -> &'a [i64] {
+        if let Value::Ints(v) = self.value(k) { v } else { &[] }
+    }
+
+    /// A saved integer; 0 where none was saved.
+    #[inline]
+    pub fn int(&self, k: usize) -> i64 {
+        self.value(k).as_arg().int().unwrap_or(0)
+    }
+
+    #[inline]
+    pub fn bits(&self) -> u64 {
+        self.node.bits()
+    }
+
+    #[inline]
+    pub fn edges(&self) -> &'a [Edge] {
+        self.node.edges()
+    }
+
+    /// Whether argument `arg` (or an item of it) needs a gradient.
+    #[inline]
+    pub fn needs(&self, arg: usize) -> bool {
+        self.edges().iter().any(|e| e.arg() == arg)
+    }
+
+    /// Whether item `index` of the list argument `arg` needs a gradient.
+    pub fn needs_item(&self, arg: usize, index: usize) -> bool {
+        self.edges().iter().any(|e| e.arg() == arg && e.index() == index)
+    }
+
+    /// What the host rule kept at recording.
+    pub fn payload(&self) -> Option<HostRef> {
+        self.node.extra().and_then(|e| e.payload())
+    }
+
+    /// Spec of the input behind edge `k`; kept for foreign rules.
+    pub fn input_spec(&self, k: usize) -> Option<&'a Spec> {
+        specs(self.node)?.get(k)
+    }
+
+    /// Spec of output `nr`; kept for foreign rules.
+    pub fn output_spec(&self, nr: usize) -> Option<&'a Spec> {
+        specs(self.node)?.get(self.edges().len() + nr)
+    }
+
+    #[cold]
+    pub(crate) fn internal(&self, what: &str) -> Error {
+        Error::internal("TP9004", what.to_string()).with_op(self.name())
+    }
+}
+
+fn specs(node: &Node) -> Option<&[Spec]> {
+    node.extra()?.specs.as_deref()
+}
+
+/// Gradients of the inputs as a rule gives them, one place per edge. A place left empty means no gradient.
+pub struct Gradients<'a> {
+    pub(crate) edges: &'a [Edge],
+    pub(crate) slots: SmallVec<[Option<Tensor>; 2]>,
+}
+
+impl<'a> Gradients<'a> {
+    #[inline]
+    pub(crate) fn new(edges: &'a [Edge]) -> Gradients<'a> {
+        let mut slots = SmallVec::new();
+        slots.resize_with(edges.len(), || None);
+        Gradients { edges, slots }
+    }
+
+    /// The gradient of argument `arg`; ignored where none is needed.
+    #[inline]
+    pub fn set(&mut self, arg: usize, grad: Tensor) {
+        self.set_item(arg, 0, grad);
+    }
+
+    /// The gradient of item `index` of argument `arg`; ignored where none is needed.
+    #[inline]
+    pub fn set_item(&mut self, arg: usize, index: usize, grad: Tensor) {
+        if let Some(k) = self.edges.iter().position(|e| e.arg() == arg && e.index() == index) {
+            self.slots[k] = Some(grad);
+        }
+    }
+
+    /// The gradient for edge `k`.
+    #[inline]
+    pub fn put(&mut self, k: usize, grad: Option<Tensor>) {
+        if let Some(slot) = self.slots.get_mut(k) {
+            *slot = grad;
+        }
+    }
+}
+
+/// The rule of nodes whose op has no formula.
+pub(crate) struct MissingRule;
+
+impl VjpRule for MissingRule {
+    fn name(&self) -> &str {
+        "missing"
+    }
+
+    fn backward(&self, ctx: &BackwardCtx<'_>, _: &[Option<Tensor>], _: &mut Gradients<'_>) -> Result<()> {
+        let name = ctx.name();
+        Err(Error::autograd("TP3001", "no gradient formula is registered")
+            .with_op(name)
+            .note(format!("give it one with register_autograd(\"{name}\", backward)"))
+            .note(format!("or say that it has none: register_autograd(\"{name}\", None), or detach() its input")))
+    }
+}
+
+/// The rule of accumulators; the engine never calls it.
+pub(crate) struct LeafRule;
+
+impl VjpRule for LeafRule {
+    fn name(&self) -> &str {
+        "accumulate"
+    }
+
+    fn backward(&self, ctx: &BackwardCtx<'_>, _: &[Option<Tensor>], _: &mut Gradients<'_>) -> Result<()> {
+        Err(ctx.internal("a leaf has no backward"))
+    }
+}
+
+pub(crate) static MISSING: MissingRule = MissingRule;
+pub(crate) static LEAF: LeafRule = LeafRule;
+
+/// The error for a rule that gave another number of gradients than the op has inputs.
+#[cold]
+pub fn wrong_count(op: &str, expected: usize, got: usize) -> Error {
+    Error::autograd("TP3002", format!("backward returned {got} gradients: expected {expected}, got {got}"))
+        .with_op(op)
+        .note("return one value per input of the op, None for inputs without a gradient")
+}

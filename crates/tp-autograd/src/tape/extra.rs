@@ -1,0 +1,130 @@
+//! The rare parts of a node, in a block of their own: hooks, retained gradients, the leaf's `.grad`, what a host
+//! rule keeps, and the specs that gradients of foreign rules are checked against.
+
+use crate::spin::Spin;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use tp_dispatch::host::HostRef;
+use tp_dispatch::{HostVisitor, Result};
+use tp_tensor::{DType, Device, Dims, Tensor};
+
+/// Called with a gradient before it is used; may replace it.
+pub trait GradHook: Send + Sync {
+    fn call(&self, grad: &Tensor) -> Result<Option<Tensor>>;
+    /// Host objects it owns, for the cycle collector.
+    fn trace(&self, _visit: &mut HostVisitor<'_>) {}
+}
+
+/// Names a hook so that it can be removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HookId(u64);
+
+/// Shape, dtype and device of a tensor that a gradient must fit.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Spec {
+    pub sizes: Dims,
+    pub dtype: DType,
+    pub device: Device,
+}
+
+impl Spec {
+    pub fn of(t: &Tensor) -> Spec {
+        Spec { sizes: t.sizes().into(), dtype: t.dtype(), device: t.device() }
+    }
+}
+
+/// A gradient kept for the user.
+pub(crate) type GradSlot = Spin<Option<Tensor>>;
+
+/// What a leaf's accumulator keeps: it outlives neither the leaf nor the graph, and does not own the leaf.
+pub(crate) struct Leaf {
+    pub spec: Spec,
+    pub grad: GradSlot,
+}
+
+struct Hook {
+    id: HookId,
+    nr: u32,
+    hook: Arc<dyn GradHook>,
+}
+
+#[derive(Default)]
+pub struct NodeExtra {
+    pub(crate) leaf: Option<Leaf>,
+    pub(crate) host: AtomicPtr<()>,
+    /// Specs of the inputs with an edge, in order of the edges, then of the outputs.
+    pub(crate) specs: Option<Box<[Spec]>>,
+    pub(crate) payload: Mutex<Option<HostRef>>,
+    /// Where the node was recorded, while anomalies are looked for.
+    pub(crate) location: Option<tp_dispatch::host::Location>,
+    hooks: Mutex<SmallVec<[Hook; 1]>>,
+    retained: Mutex<SmallVec<[(u32, Arc<GradSlot>); 1]>>,
+}
+
+static NEXT_HOOK: AtomicU64 = AtomicU64::new(1);
+
+impl NodeExtra {
+    pub(crate) fn add_hook(&self, nr: u32, hook: Arc<dyn GradHook>) -> HookId {
+        let id = HookId(NEXT_HOOK.fetch_add(1, Ordering::Relaxed));
+        self.hooks.lock().push(Hook { id, nr, hook });
+        id
+    }
+
+    /// Removes a hook; false when it was gone already.
+    pub fn remove_hook(&self, id: HookId) -> bool {
+        let mut hooks = self.hooks.lock();
+        let found = hooks.iter().position(|h| h.id == id).map(|at| hooks.remove(at));
+        drop(hooks);
+        found.is_some()
+    }
+
+    /// Hooks of output `nr`, in the order they were added.
+    pub(crate) fn hooks(&self, nr: u32) -> SmallVec<[Arc<dyn GradHook>; 1]> {
+        self.hooks.lock().iter().filter(|h| h.nr == nr).map(|h| h.hook.clone()).collect()
+    }
+
+    pub(crate) fn retain_grad(&self, nr: u32, slot: Arc<GradSlot>) {
+        self.retained.lock().push((nr, slot));
+    }
+
+    pub(crate) fn retained(&self, nr: u32) -> SmallVec<[Arc<GradSlot>; 1]> {
+        self.retained.lock().iter().filter(|(n, _)| *n == nr).map(|(_, slot)| slot.clone()).collect()
+    }
+
+    /// What the host rule kept at recording.
+    pub fn payload(&self) -> Option<HostRef> {
+        self.payload.lock().clone()
+    }
+
+    /// Reports the host objects of hooks and payload.
+    pub fn trace(&self, visit: &mut HostVisitor<'_>) {
+        // A thread inside `lock` is not in the collector, so a held lock means that this one is being changed by
+        // the thread that collects: its objects are in use and stay.
+        if let Some(hooks) = self.hooks.try_lock() {
+            hooks.iter().for_each(|h| h.hook.trace(visit));
+        }
+        if let Some(payload) = self.payload.try_lock()
+            && let Some(payload) = &*payload
+        {
+            payload.trace(visit);
+        }
+    }
+
+    /// Takes out what may close a cycle, for the caller to drop.
+    pub(crate) fn clear(&self) -> impl Sized + use<> {
+        let hooks = std::mem::take(&mut *self.hooks.lock());
+        let retained = std::mem::take(&mut *self.retained.lock());
+        (hooks, retained, self.payload.lock().take())
+    }
+
+    pub(crate) fn with_leaf(spec: Spec) -> Box<NodeExtra> {
+        Box::new(NodeExtra {
+            leaf: Some(Leaf { spec, grad: Spin::new(None) }),
+            host: AtomicPtr::new(ptr::null_mut()),
+            ..NodeExtra::default()
+        })
+    }
+}

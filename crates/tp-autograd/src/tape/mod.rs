@@ -1,0 +1,17 @@
+//! The tape: nodes, the edges between them, what they saved, and how a call is recorded. It knows when a node dies
+//! and who may touch its buffers; it does not know formulas, nor in which order nodes run.
+
+mod drop_list;
+mod extra;
+mod node;
+mod record;
+mod saved;
+
+pub use extra::{GradHook, HookId, NodeExtra, Spec};
+pub use node::{Edge, Node, NodeRef};
+pub use record::{Saver, record_node};
+pub use saved::SavedTensor;
+
+pub(crate) use extra::{GradSlot, Leaf};
+pub(crate) use node::{Claim, Parts, flag};
+pub(crate) use record::{Edges, Outputs, build, collect_edges, tie};

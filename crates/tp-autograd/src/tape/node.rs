@@ -1,0 +1,550 @@
+//! One recorded operation: its rule, its edges to the nodes that made its inputs, what it saved, and one gradient
+//! slot per output. Everything lies in one pool block of exact size.
+//!
+//! # Who may touch what
+//! Rule, op, edges and values are written once, before the node is shared. `saved` is guarded by the node's byte
+//! lock. A gradient slot belongs to the backward run that claimed the node (`Claim`); runs that find a node
+//! claimed keep their gradients in a table of their own. The claim word doubles as the link of the drop list, for
+//! a dying node cannot be claimed.
+
+use super::drop_list;
+use super::extra::NodeExtra;
+use super::saved::SavedTensor;
+use crate::hooks::{self, HostHooks};
+use crate::rule::{RuleHandle, VjpRule};
+use smallvec::SmallVec;
+use std::alloc::Layout;
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use tp_dispatch::{Error, ErrorKind, OpHandle, Result, Value};
+use tp_tensor::{Tensor, pool};
+
+pub(crate) mod flag {
+    /// Its saved tensors were given up by a backward run.
+    pub const FREED: u16 = 1 << 0;
+    /// It holds host objects, or an edge or a saved tensor leads to some.
+    pub const REACHES: u16 = 1 << 1;
+    /// Its owners are counted by its host object.
+    pub const HOSTED: u16 = 1 << 2;
+    /// The accumulator of a leaf.
+    pub const LEAF: u16 = 1 << 3;
+    /// Its output is a view of its first edge's tensor.
+    pub const VIEW: u16 = 1 << 4;
+    /// `rule` owns a reference of an `Arc`.
+    pub const SHARED_RULE: u16 = 1 << 5;
+}
+
+#[repr(C)]
+pub struct Node {
+    refs: AtomicU32,
+    flags: AtomicU16,
+    lock: AtomicBool,
+    /// Greater than that of every node it has an edge to: decreasing order is a topological order.
+    seq: u64,
+    rule: NonNull<dyn VjpRule>,
+    op: Option<OpHandle>,
+    bits: u64,
+    claim: AtomicUsize,
+    extra: AtomicPtr<NodeExtra>,
+    outputs: u32,
+    edges: u32,
+    saved: u32,
+    values: u32,
+}
+
+// SAFETY: see "Who may touch what".
+unsafe impl Send for Node {}
+// SAFETY: as above.
+unsafe impl Sync for Node {}
+
+const _: () = assert!(size_of::<Node>() == 80);
+
+/// Where a gradient goes: output `nr` of the node that made an input, and which input that was.
+pub struct Edge {
+    pub node: NodeRef,
+    pub nr: u32,
+    slot: u32,
+}
+
+const _: () = assert!(size_of::<Edge>() == 16);
+
+impl Edge {
+    /// An edge for item `index` of argument `arg` (0 for an argument that is no list).
+    pub fn new(node: NodeRef, nr: u32, arg: usize, index: usize) -> Edge {
+        Edge { node, nr, slot: (arg as u32 & 0xff) | (index as u32) << 8 }
+    }
+
+    /// Index of the schema argument.
+    #[inline]
+    pub fn arg(&self) -> usize {
+        (self.slot & 0xff) as usize
+    }
+
+    /// Position in a list argument.
+    #[inline]
+    pub fn index(&self) -> usize {
+        (self.slot >> 8) as usize
+    }
+}
+
+/// What a node is made of.
+pub(crate) struct Parts {
+    pub rule: RuleHandle,
+    pub op: Option<OpHandle>,
+    pub bits: u64,
+    pub outputs: u32,
+    pub flags: u16,
+    pub edges: SmallVec<[Edge; 2]>,
+    pub saved: SmallVec<[SavedTensor; 3]>,
+    pub values: SmallVec<[Value; 2]>,
+    pub extra: Option<Box<NodeExtra>>,
+}
+
+static CLOCK: AtomicU64 = AtomicU64::new(1);
+
+/// A Lamport clock: later than every edge, and in one thread later than what was recorded before. The global
+/// value is only a hint, so a lost update between threads does no harm.
+#[inline]
+fn tick(edges: &[Edge]) -> u64 {
+    let before = edges.iter().map(|e| e.node.seq).fold(CLOCK.load(Ordering::Relaxed), u64::max);
+    CLOCK.store(before + 1, Ordering::Relaxed);
+    before + 1
+}
+
+fn layout_of(outputs: usize, edges: usize, saved: usize, values: usize) -> Layout {
+    let tail = outputs * size_of::<Option<Tensor>>()
+        + edges * size_of::<Edge>()
+        + saved * size_of::<SavedTensor>()
+        + values * size_of::<Value>();
+    // SAFETY: node parts are counted by u32, so the size cannot overflow; 16 is a power of two.
+    unsafe { Layout::from_size_align_unchecked(size_of::<Node>() + tail, 16) }
+}
+
+impl Node {
+    /// Builds a node from its parts.
+    #[inline]
+    pub(crate) fn create(mut parts: Parts) -> Result<NodeRef> {
+        let layout = layout_of(parts.outputs as usize, parts.edges.len(), parts.saved.len(), parts.values.len());
+        let Some(block) = pool::node_alloc(layout) else {
+            let message = format!("out of memory: {} bytes for a node of the tape", layout.size());
+            return Err(Error::new(ErrorKind::Memory, "TP1111", message));
+        };
+        let seq = if parts.flags & flag::LEAF != 0 { 0 } else { tick(&parts.edges) };
+        let (rule, shared) = parts.rule.into_raw();
+        let flags = parts.flags | if shared { flag::SHARED_RULE } else { 0 };
+        let p = block.cast::<Node>().as_ptr();
+        // SAFETY: a fresh block of the node's size; the parts are moved in and forgotten where they were.
+        unsafe {
+            ptr::write(&raw mut (*p).refs, AtomicU32::new(1));
+            ptr::write(&raw mut (*p).flags, AtomicU16::new(flags));
+            ptr::write(&raw mut (*p).lock, AtomicBool::new(false));
+            ptr::write(&raw mut (*p).seq, seq);
+            ptr::write(&raw mut (*p).rule, rule);
+            ptr::write(&raw mut (*p).op, parts.op);
+            ptr::write(&raw mut (*p).bits, parts.bits);
+            ptr::write(&raw mut (*p).claim, AtomicUsize::new(0));
+            let extra = parts.extra.take().map_or(ptr::null_mut(), Box::into_raw);
+            ptr::write(&raw mut (*p).extra, AtomicPtr::new(extra));
+            ptr::write(&raw mut (*p).outputs, parts.outputs);
+            ptr::write(&raw mut (*p).edges, parts.edges.len() as u32);
+            ptr::write(&raw mut (*p).saved, parts.saved.len() as u32);
+            ptr::write(&raw mut (*p).values, parts.values.len() as u32);
+            let node = &*p;
+            for nr in 0..parts.outputs as usize {
+                ptr::write(node.slots_ptr().add(nr), None);
+            }
+            move_in(&mut parts.edges, node.edges_ptr());
+            move_in(&mut parts.saved, node.saved_ptr());
+            move_in(&mut parts.values, node.values_ptr());
+            Ok(NodeRef(NonNull::new_unchecked(p)))
+        }
+    }
+
+    /// # Safety
+    /// Nobody owns or uses the node any more.
+    pub(super) unsafe fn destroy(node: NonNull<Node>) {
+        // SAFETY: the caller's promise; the counts are those the node was made with.
+        unsafe {
+            let n = node.as_ref();
+            let layout =
+                layout_of(n.outputs as usize, n.edges as usize, n.saved as usize, n.values as usize);
+            ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.slots_ptr(), n.outputs as usize));
+            ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.edges_ptr(), n.edges as usize));
+            ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.saved_ptr(), n.saved as usize));
+            ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.values_ptr(), n.values as usize));
+            let extra = n.extra.load(Ordering::Acquire);
+            if !extra.is_null() {
+                drop(Box::from_raw(extra));
+            }
+            if n.has(flag::SHARED_RULE) {
+                drop(Arc::from_raw(n.rule.as_ptr()));
+            }
+            pool::node_free(node.cast(), layout);
+        }
+    }
+
+    #[inline]
+    fn slots_ptr(&self) -> *mut Option<Tensor> {
+        // SAFETY: the tail starts right behind the header, in the same block.
+        unsafe { ptr::from_ref(self).add(1).cast_mut().cast() }
+    }
+
+    #[inline]
+    fn edges_ptr(&self) -> *mut Edge {
+        // SAFETY: edges follow the slots.
+        unsafe { self.slots_ptr().add(self.outputs as usize).cast() }
+    }
+
+    #[inline]
+    fn saved_ptr(&self) -> *mut SavedTensor {
+        // SAFETY: saved tensors follow the edges.
+        unsafe { self.edges_ptr().add(self.edges as usize).cast() }
+    }
+
+    #[inline]
+    fn values_ptr(&self) -> *mut Value {
+        // SAFETY: values follow the saved tensors.
+        unsafe { self.saved_ptr().add(self.saved as usize).cast() }
+    }
+
+    #[inline]
+    pub(super) fn set_link(&self, next: *mut Node) {
+        self.claim.store(next as usize, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn link(&self) -> *mut Node {
+        self.claim.load(Ordering::Relaxed) as *mut Node
+    }
+
+    // ---- facts ----
+
+    /// The rule that runs backward.
+    #[inline]
+    pub fn rule(&self) -> &dyn VjpRule {
+        // SAFETY: static, or owned by the node.
+        unsafe { self.rule.as_ref() }
+    }
+
+    pub fn op(&self) -> Option<OpHandle> {
+        self.op
+    }
+
+    /// The op's name, or the rule's where the node was recorded by hand.
+    pub fn name(&self) -> &str {
+        match self.op {
+            Some(op) => op.name(),
+            None => self.rule().name(),
+        }
+    }
+
+    #[inline]
+    pub fn edges(&self) -> &[Edge] {
+        // SAFETY: written at creation, immutable since.
+        unsafe { std::slice::from_raw_parts(self.edges_ptr(), self.edges as usize) }
+    }
+
+    #[inline]
+    pub fn values(&self) -> &[Value] {
+        // SAFETY: written at creation, immutable since.
+        unsafe { std::slice::from_raw_parts(self.values_ptr(), self.values as usize) }
+    }
+
+    /// Bits that the rule gave at recording.
+    #[inline]
+    pub fn bits(&self) -> u64 {
+        self.bits
+    }
+
+    pub fn output_count(&self) -> usize {
+        self.outputs as usize
+    }
+
+    pub fn saved_count(&self) -> usize {
+        self.saved as usize
+    }
+
+    #[inline]
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, bit: u16) -> bool {
+        self.flags.load(Ordering::Relaxed) & bit != 0
+    }
+
+    /// The accumulator of a leaf's gradient.
+    #[inline]
+    pub fn is_leaf(&self) -> bool {
+        self.has(flag::LEAF)
+    }
+
+    pub(crate) fn is_view(&self) -> bool {
+        self.has(flag::VIEW)
+    }
+
+    /// It, or something it leads to, holds objects of the host language.
+    #[inline]
+    pub fn reaches_host(&self) -> bool {
+        self.has(flag::REACHES)
+    }
+
+    pub fn extra(&self) -> Option<&NodeExtra> {
+        let p = self.extra.load(Ordering::Acquire);
+        // SAFETY: installed once, freed with the node.
+        unsafe { p.as_ref() }
+    }
+
+    pub(crate) fn extra_or_install(&self) -> &NodeExtra {
+        if let Some(extra) = self.extra() {
+            return extra;
+        }
+        let fresh = Box::into_raw(Box::default());
+        match self.extra.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: just installed, freed with the node.
+            Ok(_) => unsafe { &*fresh },
+            Err(there) => {
+                // SAFETY: nobody else saw `fresh`; `there` lives as long as the node.
+                unsafe {
+                    drop(Box::from_raw(fresh));
+                    &*there
+                }
+            }
+        }
+    }
+
+    // ---- saved tensors ----
+
+    fn with_saved<R>(&self, f: impl FnOnce(&mut [SavedTensor]) -> R) -> R {
+        while self.lock.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // SAFETY: the byte lock gives one thread access.
+        let out = f(unsafe { std::slice::from_raw_parts_mut(self.saved_ptr(), self.saved as usize) });
+        self.lock.store(false, Ordering::Release);
+        out
+    }
+
+    /// What was saved: copies when the graph is retained, else the originals. None once they were given up.
+    pub(crate) fn open_saved(&self, retain: bool) -> Option<SmallVec<[SavedTensor; 3]>> {
+        if self.saved == 0 {
+            return Some(SmallVec::new());
+        }
+        self.with_saved(|saved| {
+            if self.has(flag::FREED) {
+                return None;
+            }
+            if retain {
+                return Some(saved.iter().cloned().collect());
+            }
+            self.flags.fetch_or(flag::FREED, Ordering::Relaxed);
+            Some(saved.iter_mut().map(SavedTensor::take).collect())
+        })
+    }
+
+    /// Puts back what `open_saved` took, after a rule failed.
+    pub(crate) fn restore_saved(&self, back: SmallVec<[SavedTensor; 3]>) {
+        if self.saved == 0 {
+            return;
+        }
+        self.with_saved(|saved| {
+            for (slot, tensor) in saved.iter_mut().zip(back) {
+                *slot = tensor;
+            }
+            self.flags.fetch_and(!flag::FREED, Ordering::Relaxed);
+        });
+    }
+
+    /// Saved tensors as they are, for the host's collector and for people.
+    pub fn saved_tensors(&self) -> SmallVec<[Option<Tensor>; 3]> {
+        self.with_saved(|saved| saved.iter().map(|s| s.raw().cloned()).collect())
+    }
+
+    /// Takes out everything that may close a cycle, and leaves the node freed.
+    pub fn clear(&self) {
+        let taken = self.open_saved(false);
+        let extra = self.extra().map(NodeExtra::clear);
+        drop((taken, extra));
+        self.flags.fetch_or(flag::FREED, Ordering::Relaxed);
+    }
+
+    // ---- the host's node ----
+
+    /// The host object that stands for this node, if the door made one.
+    pub fn host(&self) -> *mut () {
+        self.extra().map_or(ptr::null_mut(), |e| e.host.load(Ordering::Acquire))
+    }
+
+    /// References to this node that Rust counts.
+    pub fn ref_count(&self) -> u32 {
+        self.refs.load(Ordering::Acquire)
+    }
+
+    /// From now on the owners of this node are counted by `host`, which starts with the present count. Once only,
+    /// and under the host's lock.
+    pub fn promote(&self, host: *mut ()) -> u32 {
+        self.extra_or_install().host.store(host, Ordering::Release);
+        self.flags.fetch_or(flag::HOSTED, Ordering::AcqRel);
+        self.ref_count()
+    }
+
+    /// Frees a hosted node: its host object is gone.
+    ///
+    /// # Safety
+    /// `node` was promoted, its host's count is zero, and nobody uses it again.
+    pub unsafe fn free_hosted(node: NonNull<Node>) {
+        // SAFETY: the caller's promise.
+        unsafe { drop_list::push(node) }
+    }
+}
+
+unsafe fn move_in<T, const N: usize>(from: &mut SmallVec<[T; N]>, to: *mut T)
+where
+    [T; N]: smallvec::Array<Item = T>,
+{
+    // SAFETY: `to` has room for all of them; the length is cleared first, so nothing is dropped twice.
+    unsafe {
+        let n = from.len();
+        from.set_len(0);
+        ptr::copy_nonoverlapping(from.as_ptr(), to, n);
+    }
+}
+
+/// The right of one backward run to use a node's gradient slots.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claim(pub usize);
+
+impl Claim {
+    /// Claims the node, or finds that this run has it already. False: another run has it.
+    #[inline]
+    pub fn take(self, node: &Node) -> bool {
+        let now = node.claim.load(Ordering::Relaxed);
+        now == self.0
+            || (now == 0 && node.claim.compare_exchange(0, self.0, Ordering::Acquire, Ordering::Relaxed).is_ok())
+    }
+
+    #[inline]
+    pub fn holds(self, node: &Node) -> bool {
+        node.claim.load(Ordering::Relaxed) == self.0
+    }
+
+    #[inline]
+    pub fn release(self, node: &Node) {
+        node.claim.store(0, Ordering::Release);
+    }
+
+    /// # Safety
+    /// This run holds the node, and no other reference to the slot is alive.
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn slot(self, node: &Node, nr: u32) -> Option<&mut Option<Tensor>> {
+        if nr >= node.outputs {
+            return None;
+        }
+        // SAFETY: in bounds; the claim gives this run the slot.
+        Some(unsafe { &mut *UnsafeCell::raw_get(node.slots_ptr().add(nr as usize).cast()) })
+    }
+}
+
+/// A counted reference to a node.
+#[repr(transparent)]
+pub struct NodeRef(NonNull<Node>);
+
+// SAFETY: the count is atomic and `Node` is Sync.
+unsafe impl Send for NodeRef {}
+// SAFETY: as above.
+unsafe impl Sync for NodeRef {}
+
+impl NodeRef {
+    #[inline]
+    pub fn same(&self, other: &NodeRef) -> bool {
+        self.0 == other.0
+    }
+
+    /// Identity while it lives.
+    #[inline]
+    pub fn id(&self) -> usize {
+        self.0.as_ptr() as usize
+    }
+
+    pub fn as_ptr(&self) -> NonNull<Node> {
+        self.0
+    }
+
+    /// Gives the reference away as a pointer.
+    pub fn into_raw(self) -> NonNull<Node> {
+        ManuallyDrop::new(self).0
+    }
+
+    /// # Safety
+    /// `raw` came from `into_raw`, and its reference has not been taken back yet.
+    pub unsafe fn from_raw(raw: NonNull<Node>) -> NodeRef {
+        NodeRef(raw)
+    }
+
+    /// A new reference to a node that somebody keeps alive.
+    ///
+    /// # Safety
+    /// The node is alive.
+    pub(crate) unsafe fn retain(node: NonNull<Node>) -> NodeRef {
+        // SAFETY: the caller's promise; the borrowed reference is not dropped.
+        unsafe { NodeRef::clone(&ManuallyDrop::new(NodeRef(node))) }
+    }
+}
+
+impl Deref for NodeRef {
+    type Target = Node;
+    #[inline]
+    fn deref(&self) -> &Node {
+        // SAFETY: alive while counted.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Clone for NodeRef {
+    #[inline]
+    fn clone(&self) -> NodeRef {
+        if self.has(flag::HOSTED) {
+            host_hooks(|h| h.retain(self.host()));
+        } else {
+            self.refs.fetch_add(1, Ordering::Relaxed);
+        }
+        NodeRef(self.0)
+    }
+}
+
+impl Drop for NodeRef {
+    #[inline]
+    fn drop(&mut self) {
+        if self.has(flag::HOSTED) {
+            return host_hooks(|h| h.release(self.host()));
+        }
+        let refs = &self.refs;
+        // A sole owner cannot be joined by anyone, so the atomic subtraction can be saved.
+        if refs.load(Ordering::Acquire) != 1 && refs.fetch_sub(1, Ordering::Release) != 1 {
+            return;
+        }
+        fence(Ordering::Acquire);
+        // SAFETY: this was the last reference.
+        unsafe { drop_list::push(self.0) }
+    }
+}
+
+#[cold]
+fn host_hooks(f: impl FnOnce(&'static dyn HostHooks)) {
+    if let Some(hooks) = hooks::host_hooks() {
+        f(hooks);
+    }
+}
+
+impl fmt::Debug for NodeRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({}, {} edges)", self.name(), self.edges().len())
+    }
+}

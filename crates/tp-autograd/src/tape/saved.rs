@@ -1,0 +1,70 @@
+//! A tensor kept for the backward pass, with the version it had. An output is kept as a detached header over the
+//! same storage, for the output itself owns the node; it is tied to the graph again when a rule asks for it while
+//! gradients are recorded.
+
+use super::node::NodeRef;
+use crate::meta;
+use tp_dispatch::{Error, Result, state};
+use tp_tensor::Tensor;
+
+#[derive(Clone)]
+pub struct SavedTensor {
+    tensor: Option<Tensor>,
+    version: u32,
+    /// Which output it is; `INPUT` for a tensor that existed before.
+    nr: u32,
+}
+
+const INPUT: u32 = u32::MAX;
+
+impl SavedTensor {
+    #[inline]
+    pub fn input(t: &Tensor) -> SavedTensor {
+        SavedTensor { tensor: Some(t.clone()), version: t.storage().version(), nr: INPUT }
+    }
+
+    #[inline]
+    pub fn output(t: &Tensor, nr: usize) -> SavedTensor {
+        SavedTensor { tensor: Some(t.detach()), version: t.storage().version(), nr: nr as u32 }
+    }
+
+    pub fn none() -> SavedTensor {
+        SavedTensor { tensor: None, version: 0, nr: INPUT }
+    }
+
+    pub(super) fn take(&mut self) -> SavedTensor {
+        std::mem::replace(self, SavedTensor::none())
+    }
+
+    pub(super) fn raw(&self) -> Option<&Tensor> {
+        self.tensor.as_ref()
+    }
+
+    /// The tensor as it was saved, or an error when it was written to since. None where none was saved.
+    #[inline]
+    pub fn unpack(&self, node: &NodeRef) -> Result<Option<Tensor>> {
+        let Some(t) = &self.tensor else { return Ok(None) };
+        let now = t.storage().version();
+        if now != self.version {
+            return Err(self.stale(t, now, node));
+        }
+        if self.nr != INPUT && state::is_grad_enabled() {
+            let again = t.detach();
+            meta::set_history(&again, node.clone(), self.nr);
+            return Ok(Some(again));
+        }
+        Ok(Some(t.clone()))
+    }
+
+    #[cold]
+    fn stale(&self, t: &Tensor, now: u32, node: &NodeRef) -> Error {
+        let what = if self.nr == INPUT { "an input" } else { "an output" };
+        let message = format!(
+            "{what} needed to compute the gradient was modified by an in-place operation: {t:?} is at version {now}, expected version {}",
+            self.version
+        );
+        Error::autograd("TP3003", message)
+            .with_op(node.name())
+            .note("clone() the tensor before it is written to, or use the operation that returns a new tensor")
+    }
+}

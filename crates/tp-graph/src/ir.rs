@@ -1,0 +1,361 @@
+//! The intermediate representation: a graph is a list of operator calls in the order in which they run, in static
+//! single assignment form. What makes a graph well formed is written in `verify`; how it reads as text in `text`.
+//!
+//! There is no closed set of operators here: a node names its op and carries that op's declared effects. Mutation
+//! is explicit: a node that writes keeps its place among the nodes that touch the same storage, and alias facts
+//! on values say which those are.
+
+use crate::entity::{NodeId, PrimaryMap, ValueId};
+use smallvec::SmallVec;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use tp_dispatch::host::Location;
+use tp_dispatch::{Effects, OpHandle, Phase, Registry};
+use tp_tensor::{DType, Device, Scalar, TensorSpec};
+
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Graph {
+    pub inputs: Vec<Input>,
+    pub nodes: PrimaryMap<NodeId, Node>,
+    pub values: PrimaryMap<ValueId, ValueData>,
+    pub outputs: Vec<Operand>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Input {
+    pub value: ValueId,
+    pub name: Arc<str>,
+    pub kind: InputKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum InputKind {
+    /// An argument of the function.
+    Argument,
+    /// A tensor that the function reached by another way (a closure, an attribute).
+    Lifted,
+    /// The gradient of an output.
+    Gradient,
+    /// A value that the forward graph saved.
+    Saved,
+}
+
+impl InputKind {
+    pub const ALL: [InputKind; 4] = [InputKind::Argument, InputKind::Lifted, InputKind::Gradient, InputKind::Saved];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            InputKind::Argument => "argument",
+            InputKind::Lifted => "lifted",
+            InputKind::Gradient => "gradient",
+            InputKind::Saved => "saved",
+        }
+    }
+}
+
+/// One call of an operator.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Node {
+    pub target: Target,
+    /// One per schema argument, defaults filled in.
+    pub inputs: SmallVec<[Operand; 4]>,
+    /// One per declared return.
+    pub outputs: SmallVec<[Output; 1]>,
+    pub effects: Effects,
+    pub location: Option<Location>,
+    pub phase: Phase,
+}
+
+/// The op a node calls: resolved, or known by name only.
+#[derive(Clone, Debug)]
+pub enum Target {
+    Op(OpHandle),
+    Unknown(Arc<str>),
+}
+
+impl Target {
+    /// Looks `ns::op.overload` up; a name that nobody defined is kept as it is.
+    pub fn resolve(name: &str) -> Target {
+        match Registry::global().get(name) {
+            Some(op) => Target::Op(op),
+            None => Target::Unknown(name.into()),
+        }
+    }
+
+    /// `ns::op.overload`, with `default` where no overload is named.
+    pub fn name(&self) -> String {
+        match self {
+            Target::Op(op) => op.full_name(),
+            Target::Unknown(name) => name.to_string(),
+        }
+    }
+
+    pub fn op(&self) -> Option<OpHandle> {
+        match self {
+            Target::Op(op) => Some(*op),
+            Target::Unknown(_) => None,
+        }
+    }
+}
+
+/// Targets are equal by name: an op may come and go between capture and reading.
+impl PartialEq for Target {
+    fn eq(&self, other: &Target) -> bool {
+        match (self, other) {
+            (Target::Op(a), Target::Op(b)) => a == b,
+            _ => self.name() == other.name(),
+        }
+    }
+}
+
+impl Eq for Target {}
+
+/// What fills an argument.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Operand {
+    Value(ValueId),
+    Const(Const),
+    List(Box<[Operand]>),
+}
+
+impl Operand {
+    pub const NONE: Operand = Operand::Const(Const::None);
+
+    pub fn value(&self) -> Option<ValueId> {
+        if let Operand::Value(v) = self { Some(*v) } else { None }
+    }
+
+    /// Every value in this operand; lists hold no lists.
+    pub fn for_each_value(&self, mut f: impl FnMut(ValueId)) {
+        match self {
+            Operand::Value(v) => f(*v),
+            Operand::Const(_) => {}
+            Operand::List(items) => items.iter().filter_map(Operand::value).for_each(f),
+        }
+    }
+
+    /// The same operand over other values.
+    #[must_use]
+    pub fn map_values(&self, mut f: impl FnMut(ValueId) -> ValueId) -> Operand {
+        match self {
+            Operand::Value(v) => Operand::Value(f(*v)),
+            Operand::Const(_) => self.clone(),
+            Operand::List(items) => Operand::List(
+                items
+                    .iter()
+                    .map(|item| match item {
+                        Operand::Value(v) => Operand::Value(f(*v)),
+                        other => other.clone(),
+                    })
+                    .collect(),
+            ),
+        }
+    }
+}
+
+/// A literal. Which of the kinds of argument it fills (a weak number, an int) is the schema's to say.
+#[derive(Clone, Debug)]
+pub enum Const {
+    None,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Str(Arc<str>),
+    DType(DType),
+    Device(Device),
+}
+
+impl Const {
+    pub fn scalar(&self) -> Option<Scalar> {
+        match self {
+            Const::Bool(v) => Some(Scalar::Bool(*v)),
+            Const::Int(v) => Some(Scalar::Int(*v)),
+            Const::Float(v) => Some(Scalar::Float(*v)),
+            _ => None,
+        }
+    }
+
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Const::None => "None",
+            Const::Bool(_) => "bool",
+            Const::Int(_) => "int",
+            Const::Float(_) => "float",
+            Const::Str(_) => "str",
+            Const::DType(_) => "dtype",
+            Const::Device(_) => "device",
+        }
+    }
+}
+
+impl From<Scalar> for Const {
+    fn from(s: Scalar) -> Const {
+        match s {
+            Scalar::Bool(v) => Const::Bool(v),
+            Scalar::Int(v) => Const::Int(v),
+            Scalar::Float(v) => Const::Float(v),
+        }
+    }
+}
+
+/// Bitwise on floats, so that NaN equals itself and -0.0 differs from 0.0: equal literals may be merged.
+impl PartialEq for Const {
+    fn eq(&self, other: &Const) -> bool {
+        match (self, other) {
+            (Const::None, Const::None) => true,
+            (Const::Bool(a), Const::Bool(b)) => a == b,
+            (Const::Int(a), Const::Int(b)) => a == b,
+            (Const::Float(a), Const::Float(b)) => a.to_bits() == b.to_bits(),
+            (Const::Str(a), Const::Str(b)) => a == b,
+            (Const::DType(a), Const::DType(b)) => a == b,
+            (Const::Device(a), Const::Device(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Const {}
+
+impl Hash for Const {
+    fn hash<H: Hasher>(&self, h: &mut H) {
+        std::mem::discriminant(self).hash(h);
+        match self {
+            Const::None => {}
+            Const::Bool(v) => v.hash(h),
+            Const::Int(v) => v.hash(h),
+            Const::Float(v) => v.to_bits().hash(h),
+            Const::Str(v) => v.hash(h),
+            Const::DType(v) => v.hash(h),
+            Const::Device(v) => v.hash(h),
+        }
+    }
+}
+
+/// What one declared return gives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Output {
+    Value(ValueId),
+    List(Box<[ValueId]>),
+}
+
+impl Output {
+    pub fn values(&self) -> &[ValueId] {
+        match self {
+            Output::Value(v) => std::slice::from_ref(v),
+            Output::List(vs) => vs,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ValueData {
+    pub ty: ValueType,
+    pub def: Def,
+    pub alias: Option<Alias>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ValueType {
+    Tensor(TensorSpec),
+    /// A value that is no tensor, by the name of its type. No node reads one: its value was known at capture.
+    Other(Arc<str>),
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Def {
+    /// Input number.
+    Input(u32),
+    Node(NodeId),
+}
+
+/// How the memory of a value relates to an earlier value's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Alias {
+    /// Another layout over the same storage.
+    View(ValueId),
+    /// The very same tensor.
+    Same(ValueId),
+    /// Inputs that were found to share a storage.
+    Shares(ValueId),
+}
+
+impl Alias {
+    pub fn of(self) -> ValueId {
+        match self {
+            Alias::View(v) | Alias::Same(v) | Alias::Shares(v) => v,
+        }
+    }
+
+    #[must_use]
+    pub fn map(self, f: impl FnOnce(ValueId) -> ValueId) -> Alias {
+        match self {
+            Alias::View(v) => Alias::View(f(v)),
+            Alias::Same(v) => Alias::Same(f(v)),
+            Alias::Shares(v) => Alias::Shares(f(v)),
+        }
+    }
+}
+
+impl Node {
+    /// Every value the node reads, in order, with repetitions.
+    pub fn for_each_use(&self, mut f: impl FnMut(ValueId)) {
+        self.inputs.iter().for_each(|operand| operand.for_each_value(&mut f));
+    }
+
+    /// Every value the node defines.
+    pub fn defined(&self) -> impl Iterator<Item = ValueId> {
+        self.outputs.iter().flat_map(|o| o.values().iter().copied())
+    }
+
+    /// The values whose storage the node writes to, by the op's schema.
+    pub fn written(&self) -> SmallVec<[ValueId; 2]> {
+        let mut out = SmallVec::new();
+        if !self.effects.mutates {
+            return out;
+        }
+        match self.target.op().and_then(OpHandle::def) {
+            Some(def) => {
+                for &i in &def.params.written {
+                    if let Some(operand) = self.inputs.get(i as usize) {
+                        operand.for_each_value(|v| out.push(v));
+                    }
+                }
+            }
+            // Nothing is known of it: any operand may be written.
+            None => self.for_each_use(|v| out.push(v)),
+        }
+        out
+    }
+}
+
+impl Graph {
+    pub fn spec(&self, value: ValueId) -> Option<&TensorSpec> {
+        match &self.values.get(value)?.ty {
+            ValueType::Tensor(spec) => Some(spec),
+            ValueType::Other(_) => None,
+        }
+    }
+
+    /// The value that owns the storage `value` lives in: follows alias facts to their end.
+    pub fn root(&self, value: ValueId) -> ValueId {
+        let mut at = value;
+        while let Some(alias) = self.values.get(at).and_then(|v| v.alias) {
+            // Facts point backwards; a graph that breaks this is refused by the verifier.
+            if alias.of() >= at {
+                break;
+            }
+            at = alias.of();
+        }
+        at
+    }
+
+    pub fn for_each_output_value(&self, mut f: impl FnMut(ValueId)) {
+        self.outputs.iter().for_each(|operand| operand.for_each_value(&mut f));
+    }
+
+    /// Names of the ops the nodes call, in order.
+    pub fn targets(&self) -> Vec<String> {
+        self.nodes.values().map(|n| n.target.name()).collect()
+    }
+}

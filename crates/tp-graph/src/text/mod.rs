@@ -1,0 +1,34 @@
+//! The text form of a graph: one line per call, types after the values, what is not data as a trailing comment.
+//! `Graph::parse` is the exact inverse of `Graph::text`, comments included.
+//!
+//! ```text
+//! graph(%0 x: float32[2, 3], %1 w: float32[3] lifted) {
+//!   %2: float32[2, 3] = tp::mul.Scalar(%0, 2.0)  # at model.py:12
+//!   %3: float32[2, 3] = tp::add_.Tensor(%2, %1)  # mutates; %3 is %2; at model.py:13
+//!   return %3
+//! }
+//! ```
+//!
+//! Grammar, by example. Inputs: number, name (quoted unless it is an identifier), type, then the kind unless it is
+//! `argument`, then `shares %n`. Types: dtype and sizes, `strides [..]` unless contiguous, `on device` unless cpu;
+//! a type without sizes is no tensor. Results: nothing, one, or several in parentheses; a returned list is in
+//! brackets. Arguments: values, literals in Python's spelling, lists. Comment items, in this order and separated
+//! by `; `: effects, alias facts (`%3 views %2`, `%3 is %2`), `backward`, `at file:line`.
+
+mod lex;
+mod parse;
+mod print;
+
+use crate::ir::Graph;
+use tp_dispatch::Result;
+
+impl Graph {
+    pub fn text(&self) -> String {
+        self.to_string()
+    }
+
+    /// Reads what `text` prints. Ops that nobody defined are kept by name. The result is not verified.
+    pub fn parse(text: &str) -> Result<Graph> {
+        parse::graph(text)
+    }
+}

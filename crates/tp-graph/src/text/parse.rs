@@ -1,0 +1,337 @@
+//! Parsing: the inverse of `print`, by recursive descent without recursion deeper than one list.
+
+use super::lex::{Cursor, unescape};
+use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
+use crate::entity::ValueId;
+use crate::ir::{Alias, Graph, InputKind, Operand, Target, ValueType};
+use smallvec::SmallVec;
+use tp_dispatch::host::Location;
+use tp_dispatch::{Effects, Phase, Result};
+use tp_tensor::{DType, Device, Dim, TensorSpec, dim::Dims};
+
+pub(super) fn graph(text: &str) -> Result<Graph> {
+    let mut p = Parser { cursor: Cursor::new(text), builder: GraphBuilder::new() };
+    p.header()?;
+    loop {
+        if p.cursor.eat_word("return") {
+            break;
+        }
+        p.node()?;
+    }
+    let outputs = p.operands(|p| Ok(p.cursor.peek() == Some('}')))?;
+    p.cursor.expect("}")?;
+    p.cursor.skip_space();
+    if !p.cursor.rest().is_empty() {
+        return Err(p.cursor.error("the end of the graph"));
+    }
+    Ok(p.builder.finish(outputs))
+}
+
+struct Parser<'a> {
+    cursor: Cursor<'a>,
+    builder: GraphBuilder,
+}
+
+/// What a trailing comment says.
+struct Comment {
+    effects: Effects,
+    aliases: Vec<(ValueId, Alias)>,
+    phase: Phase,
+    location: Option<Location>,
+}
+
+/// A result before its alias is known: the number the text gives it, and its type.
+struct Typed {
+    id: ValueId,
+    ty: ValueType,
+}
+
+enum Result0 {
+    One(Typed),
+    List(Vec<Typed>),
+}
+
+impl Parser<'_> {
+    fn header(&mut self) -> Result<()> {
+        if !self.cursor.eat_word("graph") {
+            return Err(self.cursor.error("\"graph(\""));
+        }
+        self.cursor.expect("(")?;
+        while self.cursor.peek() != Some(')') {
+            self.input()?;
+            if !self.cursor.eat(",") {
+                break;
+            }
+        }
+        self.cursor.expect(")")?;
+        self.cursor.expect("{")
+    }
+
+    fn input(&mut self) -> Result<()> {
+        let typed_at = self.cursor.value()?;
+        self.check_number(typed_at, 0)?;
+        let name = match self.cursor.peek() {
+            Some('"') => self.cursor.string()?,
+            _ => self.input_name()?,
+        };
+        self.cursor.expect(":")?;
+        let ty = self.value_type()?;
+        let kinds = InputKind::ALL.into_iter().filter(|k| *k != InputKind::Argument);
+        let mut kind = InputKind::Argument;
+        for k in kinds {
+            if self.cursor.eat_word(k.name()) {
+                kind = k;
+            }
+        }
+        let alias = if self.cursor.eat_word("shares") {
+            Some(Alias::Shares(self.cursor.value()?))
+        } else if self.cursor.eat_word("views") {
+            Some(Alias::View(self.cursor.value()?))
+        } else if self.cursor.eat_word("is") {
+            Some(Alias::Same(self.cursor.value()?))
+        } else {
+            None
+        };
+        self.builder.input(name, kind, ty, alias);
+        Ok(())
+    }
+
+    /// An identifier; the colon behind it belongs to the type.
+    fn input_name(&mut self) -> Result<String> {
+        self.cursor.skip_space();
+        let rest = self.cursor.rest();
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
+        if end == 0 {
+            return Err(self.cursor.error("an input's name"));
+        }
+        let name = rest[..end].to_string();
+        self.cursor.eat(&name);
+        Ok(name)
+    }
+
+    fn node(&mut self) -> Result<()> {
+        let results = self.results()?;
+        let name = self.cursor.word()?;
+        if !name.contains("::") {
+            return Err(self.cursor.error("a call of \"ns::op.overload\""));
+        }
+        self.cursor.expect("(")?;
+        let inputs = self.operands(|p| Ok(p.cursor.peek() == Some(')')))?;
+        self.cursor.expect(")")?;
+        let comment = self.comment()?;
+        let outputs = self.outputs(results, &comment)?;
+        let new = NewNode {
+            target: Target::resolve(name),
+            inputs: inputs.into(),
+            effects: comment.effects,
+            location: comment.location,
+            phase: comment.phase,
+        };
+        self.builder.node(new, outputs);
+        Ok(())
+    }
+
+    fn results(&mut self) -> Result<Vec<Result0>> {
+        let mut results = Vec::new();
+        match self.cursor.peek() {
+            Some('(') => {
+                self.cursor.expect("(")?;
+                loop {
+                    results.push(self.result()?);
+                    if !self.cursor.eat(",") {
+                        break;
+                    }
+                }
+                self.cursor.expect(")")?;
+            }
+            Some('%' | '[') => results.push(self.result()?),
+            _ => return Ok(results),
+        }
+        self.cursor.expect("=")?;
+        Ok(results)
+    }
+
+    fn result(&mut self) -> Result<Result0> {
+        if !self.cursor.eat("[") {
+            return Ok(Result0::One(self.typed()?));
+        }
+        let mut items = Vec::new();
+        while self.cursor.peek() != Some(']') {
+            items.push(self.typed()?);
+            if !self.cursor.eat(",") {
+                break;
+            }
+        }
+        self.cursor.expect("]")?;
+        Ok(Result0::List(items))
+    }
+
+    fn typed(&mut self) -> Result<Typed> {
+        let id = self.cursor.value()?;
+        self.cursor.expect(":")?;
+        Ok(Typed { id, ty: self.value_type()? })
+    }
+
+    fn outputs(&mut self, results: Vec<Result0>, comment: &Comment) -> Result<SmallVec<[NewOutput; 1]>> {
+        let mut ahead = 0;
+        let mut take = |p: &Self, typed: Typed| {
+            p.check_number(typed.id, ahead)?;
+            ahead += 1;
+            let alias = comment.aliases.iter().find(|(v, _)| *v == typed.id).map(|(_, a)| *a);
+            Ok(NewValue { ty: typed.ty, alias })
+        };
+        let mut out = SmallVec::new();
+        for result in results {
+            out.push(match result {
+                Result0::One(typed) => NewOutput::Value(take(self, typed)?),
+                Result0::List(items) => {
+                    NewOutput::List(items.into_iter().map(|t| take(self, t)).collect::<Result<_>>()?)
+                }
+            });
+        }
+        Ok(out)
+    }
+
+    /// Values are numbered in the order in which they are defined.
+    fn check_number(&self, id: ValueId, ahead: u32) -> Result<()> {
+        let wanted = self.builder.graph().values.len() as u32 + ahead;
+        if id.0 == wanted {
+            return Ok(());
+        }
+        Err(self.cursor.error(&format!("the definition of %{wanted} before this one of {id}")))
+    }
+
+    fn operands(&mut self, at_end: impl Fn(&mut Self) -> Result<bool>) -> Result<Vec<Operand>> {
+        let mut out = Vec::new();
+        while !at_end(self)? {
+            out.push(self.operand()?);
+            if !self.cursor.eat(",") {
+                break;
+            }
+        }
+        Ok(out)
+    }
+
+    fn operand(&mut self) -> Result<Operand> {
+        if !self.cursor.eat("[") {
+            return self.atom();
+        }
+        let mut items = Vec::new();
+        while self.cursor.peek() != Some(']') {
+            items.push(self.atom()?);
+            if !self.cursor.eat(",") {
+                break;
+            }
+        }
+        self.cursor.expect("]")?;
+        Ok(Operand::List(items.into()))
+    }
+
+    fn atom(&mut self) -> Result<Operand> {
+        match self.cursor.peek() {
+            Some('%') => Ok(Operand::Value(self.cursor.value()?)),
+            _ => Ok(Operand::Const(self.cursor.literal()?)),
+        }
+    }
+
+    fn value_type(&mut self) -> Result<ValueType> {
+        let name = self.cursor.word()?;
+        if !self.cursor.rest().starts_with('[') {
+            return Ok(ValueType::Other(name.into()));
+        }
+        let Ok(dtype) = name.parse::<DType>() else {
+            self.cursor.expect("[")?;
+            let inner = self.cursor.word()?;
+            self.cursor.expect("]")?;
+            return Ok(ValueType::Other(format!("{name}[{inner}]").into()));
+        };
+        let sizes = self.dims()?;
+        let mut spec = TensorSpec::contiguous(&sizes, dtype, Device::CPU);
+        if self.cursor.eat_word("strides") {
+            spec.strides = self.dims()?;
+        }
+        if self.cursor.eat_word("on") {
+            let device = self.cursor.word()?;
+            spec.device = device.parse().map_err(|_| self.cursor.error("a device"))?;
+        }
+        Ok(ValueType::Tensor(spec))
+    }
+
+    fn dims(&mut self) -> Result<Dims> {
+        self.cursor.expect("[")?;
+        let mut out = Dims::new();
+        while self.cursor.peek() != Some(']') {
+            let symbol = self.cursor.eat("s");
+            let number = self.cursor.int()?;
+            out.push(match (symbol, u32::try_from(number)) {
+                (false, _) => number,
+                (true, Ok(id)) => Dim::symbol(id).raw(),
+                (true, Err(_)) => return Err(self.cursor.error("a symbol such as s0")),
+            });
+            if !self.cursor.eat(",") {
+                break;
+            }
+        }
+        self.cursor.expect("]")?;
+        Ok(out)
+    }
+
+    fn comment(&mut self) -> Result<Comment> {
+        let mut out =
+            Comment { effects: Effects::PURE, aliases: Vec::new(), phase: Phase::Forward, location: None };
+        self.cursor.skip_blank();
+        if !self.cursor.rest().starts_with('#') {
+            return Ok(out);
+        }
+        self.cursor.expect("#")?;
+        let mut text = self.cursor.line().trim();
+        // A file name may hold anything, so the location comes last and is taken off first.
+        let at = if text.starts_with("at ") { Some(0) } else { text.find("; at ").map(|i| i + 2) };
+        if let Some(at) = at {
+            out.location = Some(location(&text[at + 3..]).ok_or_else(|| self.cursor.error("\"at file:line\""))?);
+            text = text[..at].trim_end_matches("; ");
+        }
+        for item in text.split("; ").filter(|item| !item.is_empty()) {
+            if !comment_item(item, &mut out) {
+                return Err(self.cursor.error(&format!("a comment item, not {item:?},")));
+            }
+        }
+        Ok(out)
+    }
+}
+
+fn comment_item(item: &str, out: &mut Comment) -> bool {
+    if item == "backward" {
+        out.phase = Phase::Backward;
+        return true;
+    }
+    if item.starts_with('%') {
+        let mut words = item.split(' ');
+        let id = |w: Option<&str>| w.and_then(|w| w.strip_prefix('%')).and_then(|d| d.parse().ok()).map(ValueId);
+        let (value, verb, of) = (id(words.next()), words.next(), id(words.next()));
+        let (Some(value), Some(of), None) = (value, of, words.next()) else { return false };
+        let alias = match verb {
+            Some("views") => Alias::View(of),
+            Some("is") => Alias::Same(of),
+            Some("shares") => Alias::Shares(of),
+            _ => return false,
+        };
+        out.aliases.push((value, alias));
+        return true;
+    }
+    for name in item.split(", ") {
+        match name {
+            "mutates" => out.effects.mutates = true,
+            "random" => out.effects.random = true,
+            "ordered" => out.effects.ordered = true,
+            "nondeterministic" => out.effects.nondeterministic = true,
+            _ => return false,
+        }
+    }
+    true
+}
+
+fn location(text: &str) -> Option<Location> {
+    let (file, line) = text.rsplit_once(':')?;
+    Some(Location { file: unescape(file)?.into(), line: line.parse().ok()? })
+}

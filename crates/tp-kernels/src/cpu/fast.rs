@@ -1,0 +1,146 @@
+//! The shortest ways of the commonest calls: small contiguous operands of one shape and dtype, or one tensor and
+//! one number. Everything else, and every large call, goes through the tile kernel of the row's expression; the
+//! tests hold these loops to it.
+
+use tp_dispatch::{Arg, Call, Rets, Value};
+use tp_tensor::dtype::Category;
+use tp_tensor::scalar::Element;
+use tp_tensor::{DType, Scalar, Tensor};
+
+/// Up to here a plain loop beats the set-up of a tile kernel.
+const SMALL: i64 = 1024;
+
+trait Function {
+    /// Whether the result of two integers is an integer of their dtype.
+    const INTS: bool;
+    fn f32(a: f32, b: f32) -> f32;
+    fn f64(a: f64, b: f64) -> f64;
+    fn i32(a: i32, b: i32) -> i32;
+    fn i64(a: i64, b: i64) -> i64;
+}
+
+macro_rules! function {
+    ($name:ident, $entry:ident, ints: $ints:literal, $float:expr, $i32:expr, $i64:expr) => {
+        struct $name;
+
+        impl Function for $name {
+            const INTS: bool = $ints;
+            #[inline(always)]
+            fn f32(a: f32, b: f32) -> f32 {
+                $float(a, b)
+            }
+            #[inline(always)]
+            fn f64(a: f64, b: f64) -> f64 {
+                $float(a, b)
+            }
+            #[inline(always)]
+            fn i32(a: i32, b: i32) -> i32 {
+                $i32(a, b)
+            }
+            #[inline(always)]
+            fn i64(a: i64, b: i64) -> i64 {
+                $i64(a, b)
+            }
+        }
+
+        pub fn $entry(call: &Call<'_>, rets: &mut Rets) -> bool {
+            binary::<$name>(call, rets)
+        }
+    };
+}
+
+function!(Add, add, ints: true, |a, b| a + b, i32::wrapping_add, i64::wrapping_add);
+function!(Sub, sub, ints: true, |a, b| a - b, i32::wrapping_sub, i64::wrapping_sub);
+function!(Mul, mul, ints: true, |a, b| a * b, i32::wrapping_mul, i64::wrapping_mul);
+function!(Div, div, ints: false, |a, b| a / b, |a, _| a, |a, _| a);
+
+#[inline(always)]
+fn binary<F: Function>(call: &Call<'_>, rets: &mut Rets) -> bool {
+    let out = match *call.args {
+        [Arg::Tensor(a), Arg::Tensor(b)] => tensors::<F>(a, b),
+        [Arg::Tensor(a), Arg::Scalar(s)] => number::<F, false>(a, s),
+        [Arg::Scalar(s), Arg::Tensor(b)] => number::<F, true>(b, s),
+        _ => None,
+    };
+    match out {
+        Some(out) => {
+            rets.push(Value::Tensor(out));
+            true
+        }
+        None => false,
+    }
+}
+
+#[inline(always)]
+fn tensors<F: Function>(a: &Tensor, b: &Tensor) -> Option<Tensor> {
+    let dtype = a.dtype();
+    let fits = dtype == b.dtype()
+        && a.numel() <= SMALL
+        && a.is_contiguous()
+        && b.is_contiguous()
+        && a.sizes() == b.sizes();
+    if !fits {
+        return None;
+    }
+    match dtype {
+        DType::F32 => map(a, |p: *const f32, i| F::f32(at(p, i), at(b.data_ptr().cast(), i))),
+        DType::F64 => map(a, |p: *const f64, i| F::f64(at(p, i), at(b.data_ptr().cast(), i))),
+        DType::I64 if F::INTS => map(a, |p: *const i64, i| F::i64(at(p, i), at(b.data_ptr().cast(), i))),
+        DType::I32 if F::INTS => map(a, |p: *const i32, i| F::i32(at(p, i), at(b.data_ptr().cast(), i))),
+        _ => None,
+    }
+}
+
+/// A tensor with a weak number that does not change its dtype.
+#[inline(always)]
+fn number<F: Function, const LEFT: bool>(t: &Tensor, s: Scalar) -> Option<Tensor> {
+    if t.numel() > SMALL || !t.is_contiguous() {
+        return None;
+    }
+    macro_rules! run {
+        ($f:ident) => {{
+            let s: $f = s.to();
+            map(t, |p: *const $f, i| if LEFT { F::$f(s, at(p, i)) } else { F::$f(at(p, i), s) })
+        }};
+    }
+    let ints = F::INTS && s.category() != Category::Float;
+    match t.dtype() {
+        DType::F32 => run!(f32),
+        DType::F64 => run!(f64),
+        DType::I64 if ints => run!(i64),
+        DType::I32 if ints => run!(i32),
+        _ => None,
+    }
+}
+
+pub fn neg(call: &Call<'_>, rets: &mut Rets) -> bool {
+    let [Arg::Tensor(x)] = *call.args else { return false };
+    if x.numel() > SMALL || !x.is_contiguous() {
+        return false;
+    }
+    let out = match x.dtype() {
+        DType::F32 => map(x, |p: *const f32, i| -at(p, i)),
+        DType::F64 => map(x, |p: *const f64, i| -at(p, i)),
+        _ => None,
+    };
+    out.map(|t| rets.push(Value::Tensor(t))).is_some()
+}
+
+#[inline(always)]
+fn at<T: Element>(p: *const T, i: usize) -> T {
+    // SAFETY: every caller iterates over the elements of a contiguous tensor; foreign memory may be unaligned.
+    unsafe { p.add(i).read_unaligned() }
+}
+
+/// A fresh tensor like `x` whose element i is `f(data of x, i)`.
+#[inline(always)]
+fn map<T: Element>(x: &Tensor, f: impl Fn(*const T, usize) -> T) -> Option<Tensor> {
+    // Running out of memory is reported by the general kernel, which will meet it again.
+    let out = Tensor::empty_like_contiguous(x, T::DTYPE).ok()?;
+    let (source, target) = (x.data_ptr().cast_const().cast::<T>(), out.data_ptr().cast::<T>());
+    for i in 0..x.numel() as usize {
+        // SAFETY: the output has as many elements as x and is aligned.
+        unsafe { target.add(i).write(f(source, i)) };
+    }
+    Some(out)
+}

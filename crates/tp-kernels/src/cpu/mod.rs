@@ -1,0 +1,19 @@
+//! CPU kernels: what the rows of the op table run. Each module is one kind of loop; none knows the registry.
+
+pub mod cast;
+pub mod copy;
+pub mod create;
+pub mod fast;
+pub mod gather;
+pub mod index;
+pub mod inplace;
+pub mod isa;
+pub mod join;
+pub mod matmul;
+pub mod pointwise;
+pub mod reduce;
+pub mod reduce_ops;
+pub mod rows;
+pub mod scan;
+pub mod softmax;
+pub mod view;

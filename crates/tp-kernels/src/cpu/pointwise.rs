@@ -1,0 +1,265 @@
+//! Elementwise functions over whole tensors: promotes, broadcasts, and runs the tile kernel that a scalar
+//! expression compiles to for these dtypes. Compiled kernels are kept in a table per function, indexed by the
+//! dtypes of the tensors and the kinds of the numbers, so that nothing is hashed on the way.
+
+use crate::row::FastPath;
+use smallvec::SmallVec;
+use std::sync::{Arc, OnceLock};
+use tp_dispatch::host::{HostVisitor, without_lock};
+use tp_dispatch::kernel::KernelObject;
+use tp_dispatch::{Arg, Call, Error, Result, Rets, Value};
+use tp_expr::{ArgType, ExprError, ScalarExpr, TileKernel};
+use tp_expr::tile::Strided;
+use tp_tensor::dtype::Category;
+use tp_tensor::iter::broadcast_strides;
+use tp_tensor::{DType, Device, Dims, Tensor, layout};
+
+/// Above this many elements a kernel runs without the interpreter lock.
+pub const UNLOCK: i64 = 1 << 16;
+
+/// A scalar expression and the kernels it has compiled to so far.
+pub struct Elementwise {
+    expr: Arc<ScalarExpr>,
+    /// Number of operands, which are all the arguments.
+    operands: usize,
+    /// A slot per combination of operand types; see `index`.
+    compiled: OnceLock<Box<[OnceLock<Compiled>]>>,
+}
+
+pub struct Compiled {
+    pub kernel: TileKernel,
+    pub out: DType,
+}
+
+/// Types an operand can have: the dtypes of tensors, then the kinds of numbers.
+const VARIANTS: usize = DType::COUNT + 3;
+
+impl Elementwise {
+    pub fn new(expr: Arc<ScalarExpr>) -> Elementwise {
+        Elementwise { operands: expr.params(), expr, compiled: OnceLock::new() }
+    }
+
+    fn index(args: &[Arg<'_>]) -> usize {
+        args.iter().fold(0, |index, arg| {
+            let variant = match arg {
+                Arg::Tensor(t) => t.dtype() as usize,
+                number => DType::COUNT + category(number) as usize,
+            };
+            index * VARIANTS + variant
+        })
+    }
+
+    /// The kernel for the types of these operands.
+    pub fn compiled(&self, args: &[Arg<'_>]) -> Result<&Compiled> {
+        if args.len() != self.operands {
+            return Err(Error::internal("TP9003", format!("{} operands for '{}'", args.len(), self.expr)));
+        }
+        let slots = || (0..VARIANTS.pow(self.operands as u32)).map(|_| OnceLock::new()).collect();
+        let slot = &self.compiled.get_or_init(slots)[Self::index(args)];
+        if let Some(compiled) = slot.get() {
+            return Ok(compiled);
+        }
+        let kernel = TileKernel::compile(&self.expr.program(&arg_types(args))?)?;
+        let out = kernel.outputs()[0];
+        Ok(slot.get_or_init(|| Compiled { kernel, out }))
+    }
+
+    /// The function over whole tensors: a fresh contiguous tensor of the broadcast shape.
+    pub fn apply(&self, args: &[Arg<'_>]) -> Result<Tensor> {
+        let compiled = self.compiled(args)?;
+        let operands = Operands::bind(args, &compiled.kernel)?;
+        let shape = broadcast_shape(operands.tensors.iter().flatten().copied())?;
+        let out = Tensor::empty(&shape, compiled.out, Device::CPU)?;
+        // SAFETY: the output is fresh and of the broadcast shape.
+        unsafe { operands.run(&compiled.kernel, &out)? };
+        Ok(out)
+    }
+}
+
+/// The kernel of a pointwise row.
+pub struct PointwiseKernel {
+    pub function: Elementwise,
+    pub fast: Option<FastPath>,
+}
+
+impl KernelObject for PointwiseKernel {
+    fn call(&self, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+        if self.fast.is_some_and(|fast| fast(call, rets)) {
+            return Ok(());
+        }
+        let out = self.function.apply(call.args).map_err(|e| e.with_op(call.op.name()))?;
+        rets.push(Value::Tensor(out));
+        Ok(())
+    }
+
+    fn trace(&self, _: &mut HostVisitor<'_>) {}
+}
+
+fn category(number: &Arg<'_>) -> Category {
+    number.scalar().map_or(Category::Float, |s| s.category())
+}
+
+/// The operand types for the expression's dtype rule.
+pub fn arg_types(args: &[Arg<'_>]) -> SmallVec<[ArgType; 4]> {
+    let one = |arg: &Arg<'_>| match arg {
+        Arg::Tensor(t) => ArgType::Tensor(t.dtype()),
+        number => ArgType::Weak(category(number)),
+    };
+    args.iter().map(one).collect()
+}
+
+/// The shape that all of them broadcast to.
+pub fn broadcast_shape<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<Dims> {
+    let mut shape: Option<Dims> = None;
+    for t in tensors {
+        shape = Some(match shape {
+            None => t.sizes().into(),
+            Some(s) if s.as_slice() == t.sizes() => s,
+            Some(s) => layout::broadcast(&s, t.sizes())?,
+        });
+    }
+    Ok(shape.unwrap_or_default())
+}
+
+/// Strides as the tile kernels take them; both are machine words.
+pub fn as_isize(values: &[i64]) -> &[isize] {
+    const { assert!(size_of::<isize>() == size_of::<i64>()) };
+    // SAFETY: same size, alignment and meaning.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) }
+}
+
+pub fn as_usize(values: &[i64]) -> &[usize] {
+    // SAFETY: same size and alignment; sizes of real tensors are not negative.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) }
+}
+
+/// The operands of one call, ready for a tile kernel. `tensors[k]` is None where operand k is a number, whose
+/// bits are in `bits[k]`.
+pub struct Operands<'a> {
+    pub tensors: SmallVec<[Option<&'a Tensor>; 4]>,
+    pub bits: SmallVec<[u64; 4]>,
+}
+
+impl<'a> Operands<'a> {
+    pub fn bind(args: &[Arg<'a>], kernel: &TileKernel) -> Result<Operands<'a>> {
+        let mut out = Operands { tensors: SmallVec::new(), bits: SmallVec::new() };
+        for (arg, &dtype) in args.iter().zip(kernel.inputs()) {
+            let bits = match (arg, arg.scalar()) {
+                (Arg::Tensor(_), _) => 0,
+                (_, Some(number)) => number.to_bits(dtype),
+                (other, None) => {
+                    let got = other.type_name();
+                    return Err(Error::argument("TP1002", format!("an operand must be a tensor or a number, got {got}")));
+                }
+            };
+            out.tensors.push(arg.tensor());
+            out.bits.push(bits);
+        }
+        Ok(out)
+    }
+
+    /// Runs the kernel over the whole of `out`.
+    ///
+    /// # Safety
+    /// Every operand broadcasts to the shape of `out`, which is writable and shares memory with no operand
+    /// except at equal positions.
+    pub unsafe fn run(&self, kernel: &TileKernel, out: &Tensor) -> Result<()> {
+        let n = out.numel();
+        if n == 0 {
+            return Ok(());
+        }
+        let mask = if out.is_contiguous() { self.flat_mask(out) } else { None };
+        let job = Job { operands: self, kernel, out };
+        // SAFETY: the caller's promise.
+        let work = || unsafe {
+            match mask {
+                Some(mask) => job.run_flat(n as usize, mask),
+                None => job.run_strided(),
+            }
+        };
+        Ok(if n >= UNLOCK { without_lock(work)? } else { work()? })
+    }
+
+    /// A bit per operand that is one element for the whole shape, if every other is contiguous in that shape.
+    fn flat_mask(&self, out: &Tensor) -> Option<u64> {
+        let mut mask = 0;
+        for (k, t) in self.tensors.iter().enumerate() {
+            match t {
+                Some(t) if t.numel() == out.numel() && t.is_contiguous() => {}
+                Some(t) if t.numel() != 1 => return None,
+                _ => mask |= 1 << k,
+            }
+        }
+        Some(mask)
+    }
+
+    fn pointer(&self, k: usize) -> *mut u8 {
+        match self.tensors[k] {
+            Some(t) => t.data_ptr(),
+            None => (&raw const self.bits[k]).cast_mut().cast(),
+        }
+    }
+}
+
+/// What crosses into the part that runs without the interpreter lock.
+#[derive(Clone, Copy)]
+struct Job<'a> {
+    operands: &'a Operands<'a>,
+    kernel: &'a TileKernel,
+    out: &'a Tensor,
+}
+
+impl Job<'_> {
+    /// # Safety
+    /// Every operand has n elements in a row, or one where its bit is set.
+    unsafe fn run_flat(&self, n: usize, mask: u64) -> std::result::Result<(), ExprError> {
+        let pointers: SmallVec<[*const u8; 4]> =
+            (0..self.operands.tensors.len()).map(|k| self.operands.pointer(k).cast_const()).collect();
+        // SAFETY: the caller's promise.
+        unsafe { self.kernel.run_flat(n, &pointers, mask, &[self.out.data_ptr()]) }
+    }
+
+    /// # Safety
+    /// Every operand broadcasts to the shape of the output.
+    unsafe fn run_strided(&self) -> std::result::Result<(), ExprError> {
+        let Job { operands, kernel, out } = *self;
+        let seen = |t: &Option<&Tensor>| match t {
+            Some(t) => broadcast_strides(t.sizes(), t.strides(), out.sizes()),
+            None => Dims::from_elem(0, out.ndim()),
+        };
+        let strides: SmallVec<[Dims; 4]> = operands.tensors.iter().map(seen).collect();
+        let inputs: SmallVec<[Strided<'_>; 4]> = strides
+            .iter()
+            .enumerate()
+            .map(|(k, s)| Strided { ptr: operands.pointer(k), strides: as_isize(s) })
+            .collect();
+        let target = Strided { ptr: out.data_ptr(), strides: as_isize(out.strides()) };
+        // SAFETY: strides of each operand seen through the output's shape.
+        unsafe { kernel.run(as_usize(out.sizes()), &inputs, &[target]) }
+    }
+}
+
+/// An elementwise function that kernels use inside; compiled at first use.
+pub struct Formula {
+    text: &'static str,
+    params: &'static [&'static str],
+    function: OnceLock<Elementwise>,
+}
+
+impl Formula {
+    pub const fn new(text: &'static str, params: &'static [&'static str]) -> Formula {
+        Formula { text, params, function: OnceLock::new() }
+    }
+
+    pub fn apply(&self, args: &[Arg<'_>]) -> Result<Tensor> {
+        self.function()?.apply(args)
+    }
+
+    pub fn function(&self) -> Result<&Elementwise> {
+        if let Some(f) = self.function.get() {
+            return Ok(f);
+        }
+        let expr = ScalarExpr::parse(self.text, self.params)?;
+        Ok(self.function.get_or_init(|| Elementwise::new(Arc::new(expr))))
+    }
+}

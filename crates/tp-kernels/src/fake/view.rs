@@ -1,0 +1,177 @@
+//! What view operations make: a layout from a layout. Kernel and fake rule of a view are both this.
+
+use crate::fake::{known, known_size};
+use tp_dispatch::{Call, Error, Result};
+use tp_tensor::layout::normalize_axis;
+use tp_tensor::{Dim, Dims, Layout, Tensor, TensorError};
+
+/// What a call of the reshape family comes to.
+pub enum Shaped {
+    View(Layout),
+    Copy(Dims),
+}
+
+/// The wanted sizes with a -1 filled in. Symbols that stand on both sides cancel.
+fn target_sizes(x: &Tensor, to: &[i64]) -> Result<Dims> {
+    let symbolic = |s: &i64| Dim::from_raw(*s).is_symbol();
+    if !x.sizes().iter().chain(to).any(symbolic) {
+        return Ok(x.layout().infer_sizes(to)?);
+    }
+    // Known factors are compared as a product, symbols as a multiset; one -1 takes what is left.
+    let mut left: Dims = x.sizes().iter().copied().filter(symbolic).collect();
+    let from: i64 = x.sizes().iter().filter(|s| !symbolic(s)).product();
+    let mut given = 1i64;
+    for size in to {
+        if symbolic(size) {
+            let at = left.iter().position(|s| s == size).ok_or(TensorError::Symbolic)?;
+            left.remove(at);
+        } else if *size != -1 {
+            given = given.saturating_mul(*size);
+        }
+    }
+    let bad = || TensorError::Reshape { from: x.sizes().into(), to: to.into(), numel: from };
+    let mut sizes: Dims = to.into();
+    match (to.iter().filter(|s| **s == -1).count(), left.len()) {
+        (0, 0) if given == from => {}
+        (1, 0 | 1) if given > 0 && from % given == 0 => {
+            let rest = from / given;
+            let hole = to.iter().position(|s| *s == -1).unwrap_or(0);
+            sizes[hole] = match left.first() {
+                None => rest,
+                Some(&symbol) if rest == 1 => symbol,
+                Some(_) => return Err(TensorError::Symbolic.into()),
+            };
+        }
+        (_, 0) => return Err(bad().into()),
+        _ => return Err(TensorError::Symbolic.into()),
+    }
+    Ok(sizes)
+}
+
+pub fn reshape(call: &Call<'_>) -> Result<Shaped> {
+    let x = call.tensor(0)?;
+    let sizes = target_sizes(x, call.ints(1)?)?;
+    if sizes.as_slice() == x.sizes() {
+        return Ok(Shaped::View(x.layout()));
+    }
+    if x.is_contiguous() {
+        return Ok(Shaped::View(Layout { offset: x.offset(), ..Layout::contiguous(&sizes) }));
+    }
+    known(x.sizes())?;
+    Ok(x.layout().view(&sizes).map_or(Shaped::Copy(sizes), Shaped::View))
+}
+
+pub fn view(call: &Call<'_>) -> Result<Layout> {
+    match reshape(call)? {
+        Shaped::View(layout) => Ok(layout),
+        Shaped::Copy(sizes) => {
+            let x = call.tensor(0)?;
+            let (shape, strides) = (x.sizes(), x.strides());
+            let message = format!("shape {shape:?} with strides {strides:?} cannot be seen as {sizes:?} without a copy");
+            Err(Error::shape("TP1122", message).note("use reshape, which copies where it must"))
+        }
+    }
+}
+
+pub fn permute_dims(call: &Call<'_>) -> Result<Layout> {
+    Ok(call.tensor(0)?.layout().permute(call.ints(1)?)?)
+}
+
+pub fn transpose(call: &Call<'_>) -> Result<Layout> {
+    Ok(call.tensor(0)?.layout().transpose(call.int(1)?, call.int(2)?)?)
+}
+
+pub fn expand(call: &Call<'_>) -> Result<Layout> {
+    let layout = call.tensor(0)?.layout();
+    let to = call.ints(1)?;
+    if known(to).is_ok() {
+        return Ok(layout.expand(to)?);
+    }
+    // With symbols among the wanted sizes: each axis stays or grows from 1.
+    let lead = to.len().checked_sub(layout.ndim()).ok_or(TensorError::Symbolic)?;
+    let mut out = Layout { sizes: to.into(), strides: Dims::from_elem(0, to.len()), offset: layout.offset };
+    for axis in lead..to.len() {
+        let (size, stride) = (layout.sizes[axis - lead], layout.strides[axis - lead]);
+        if to[axis] == size || to[axis] == -1 {
+            (out.sizes[axis], out.strides[axis]) = (size, stride);
+        } else if size != 1 {
+            return Err(TensorError::Symbolic.into());
+        }
+    }
+    Ok(out)
+}
+
+pub fn squeeze(call: &Call<'_>) -> Result<Layout> {
+    let x = call.tensor(0)?;
+    let mut drop: Vec<bool> = match call.opt_ints(1) {
+        None => x.sizes().iter().map(|&s| s == 1).collect(),
+        Some(_) => vec![false; x.ndim()],
+    };
+    for &axis in call.opt_ints(1).unwrap_or(&[]) {
+        let at = normalize_axis(axis, x.ndim())?;
+        let size = x.sizes().get(at).copied().unwrap_or(1);
+        if size != 1 {
+            let message = format!("cannot squeeze axis {axis} of shape {:?}: its size is not 1", x.dims());
+            return Err(Error::value("TP1123", message));
+        }
+        if let Some(slot) = drop.get_mut(at) {
+            *slot = true;
+        }
+    }
+    let layout = x.layout();
+    let keep = |dims: &Dims| dims.iter().zip(&drop).filter(|(_, gone)| !**gone).map(|(d, _)| *d).collect();
+    Ok(Layout { sizes: keep(&layout.sizes), strides: keep(&layout.strides), offset: layout.offset })
+}
+
+pub fn unsqueeze(call: &Call<'_>) -> Result<Layout> {
+    let x = call.tensor(0)?;
+    Ok(x.layout().unsqueeze(normalize_axis(call.int(1)?, x.ndim() + 1)?))
+}
+
+/// The axis and its layout for `slice` and its backward: arguments at `at` are axis, start, stop, step.
+pub fn sliced(call: &Call<'_>, layout: &Layout, at: usize) -> Result<Layout> {
+    let axis = existing_axis(call.int(at)?, layout.ndim())?;
+    let bound = |i: usize| call.args[i].int();
+    known(&layout.sizes[axis..=axis])?;
+    for i in [at + 1, at + 2, at + 3] {
+        known(bound(i).as_slice())?;
+    }
+    Ok(layout.slice(axis, bound(at + 1), bound(at + 2), call.int(at + 3)?)?)
+}
+
+pub fn slice(call: &Call<'_>) -> Result<Layout> {
+    let layout = call.tensor(0)?.layout();
+    existing_axis(call.int(1)?, layout.ndim())?;
+    // The whole of an axis, whatever its size.
+    if call.args[2].int().unwrap_or(0) == 0 && call.args[3].is_none() && call.int(4)? == 1 {
+        return Ok(layout);
+    }
+    sliced(call, &layout, 1)
+}
+
+pub fn select(call: &Call<'_>) -> Result<Layout> {
+    let x = call.tensor(0)?;
+    let axis = existing_axis(call.int(1)?, x.ndim())?;
+    known_size(x, axis)?;
+    Ok(x.layout().select(axis, call.int(2)?)?)
+}
+
+/// An axis that is there: 0 dimensions have none.
+pub fn existing_axis(axis: i64, ndim: usize) -> Result<usize> {
+    if ndim == 0 {
+        return Err(TensorError::Axis { axis, ndim }.into());
+    }
+    Ok(normalize_axis(axis, ndim)?)
+}
+
+pub fn alias(call: &Call<'_>) -> Result<Layout> {
+    Ok(call.tensor(0)?.layout())
+}
+
+/// A stack of matrices.
+pub fn matrix_sizes(x: &Tensor) -> Result<(i64, i64)> {
+    match x.sizes() {
+        [.., rows, columns] => Ok((*rows, *columns)),
+        _ => Err(Error::shape("TP1124", format!("needs at least 2 dimensions, got shape {:?}", x.dims()))),
+    }
+}

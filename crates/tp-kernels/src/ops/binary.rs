@@ -1,0 +1,97 @@
+//! Pointwise rows of two operands. One row is three ops: two tensors, tensor and number, number and tensor; the
+//! number is weak, so it never widens the tensor's dtype within its kind.
+
+use crate::cpu::fast;
+use crate::row::{Row, ZERO_GRAD, pointwise};
+use tp_dispatch::GradSpec::{Expr, NotDifferentiable};
+
+/// `binary!("name", "expression over x1 and x2", grad)`.
+macro_rules! binary {
+    ($name:literal, $expr:expr, $grad:expr $(, $($rest:tt)*)?) => {
+        pointwise!(
+            [
+                concat!($name, "(Tensor x1, Tensor x2) -> Tensor"),
+                concat!($name, ".Scalar(Tensor x1, Scalar x2) -> Tensor"),
+                concat!($name, ".ScalarLeft(Scalar x1, Tensor x2) -> Tensor"),
+            ],
+            $expr,
+            $grad
+            $(, $($rest)*)?
+        )
+    };
+}
+
+const BOOLEAN: tp_dispatch::GradSpec = NotDifferentiable("its result is boolean");
+const BITWISE: tp_dispatch::GradSpec = NotDifferentiable("bitwise operations have no derivative");
+
+pub static ROWS: &[Row] = &[
+    // Arithmetic.
+    binary!("add", "x1 + x2", Expr(&[Some("grad"), Some("grad")]), fast = fast::add),
+    binary!("sub", "x1 - x2", Expr(&[Some("grad"), Some("-grad")]), fast = fast::sub),
+    binary!("mul", "x1 * x2", Expr(&[Some("grad * x2"), Some("grad * x1")]), fast = fast::mul),
+    binary!("div", "x1 / x2", Expr(&[Some("grad / x2"), Some("-grad * out / x2")]), fast = fast::div),
+    binary!("floor_divide", "x1 // x2", Expr(&[Some(ZERO_GRAD), Some(ZERO_GRAD)])),
+    binary!("remainder", "x1 % x2", Expr(&[Some("grad"), Some("-grad * (x1 // x2)")])),
+    binary!(
+        "pow",
+        "x1 ** x2",
+        Expr(&[
+            Some("select(x2 == 0, 0, grad * x2 * x1 ** (x2 - 1))"),
+            Some("select((x1 == 0) & (x2 >= 0), 0, grad * out * log(x1))"),
+        ])
+    ),
+    // Choice: at a tie each operand gets half of the gradient.
+    binary!(
+        "maximum",
+        "max(x1, x2)",
+        Expr(&[
+            Some("select(x1 == x2, 0.5 * grad, select(x1 < x2, 0, grad))"),
+            Some("select(x1 == x2, 0.5 * grad, select(x1 > x2, 0, grad))"),
+        ])
+    ),
+    binary!(
+        "minimum",
+        "min(x1, x2)",
+        Expr(&[
+            Some("select(x1 == x2, 0.5 * grad, select(x1 > x2, 0, grad))"),
+            Some("select(x1 == x2, 0.5 * grad, select(x1 < x2, 0, grad))"),
+        ])
+    ),
+    // Geometry.
+    binary!(
+        "atan2",
+        "atan2(x1, x2)",
+        Expr(&[Some("grad * x2 / (x1 * x1 + x2 * x2)"), Some("-grad * x1 / (x1 * x1 + x2 * x2)")])
+    ),
+    binary!("hypot", "hypot(x1, x2)", Expr(&[Some("grad * x1 / out"), Some("grad * x2 / out")])),
+    binary!(
+        "copysign",
+        "copysign(x1, x2)",
+        Expr(&[Some("select(signbit(x1) == signbit(x2), grad, -grad)"), Some(ZERO_GRAD)])
+    ),
+    // Equal operands are apart, because inf - inf is no difference.
+    binary!(
+        "logaddexp",
+        "select(x1 == x2, x1 + 0.6931471805599453, max(x1, x2) + log1p(exp(-abs(x1 - x2))))",
+        Expr(&[
+            Some("select(x1 == x2, 0.5 * grad, grad * sigmoid(x1 - x2))"),
+            Some("select(x1 == x2, 0.5 * grad, grad * sigmoid(x2 - x1))"),
+        ])
+    ),
+    // Comparisons.
+    binary!("eq", "x1 == x2", BOOLEAN),
+    binary!("ne", "x1 != x2", BOOLEAN),
+    binary!("lt", "x1 < x2", BOOLEAN),
+    binary!("le", "x1 <= x2", BOOLEAN),
+    binary!("gt", "x1 > x2", BOOLEAN),
+    binary!("ge", "x1 >= x2", BOOLEAN),
+    // Logic and bits.
+    binary!("logical_and", "cast_bool(x1) & cast_bool(x2)", BOOLEAN),
+    binary!("logical_or", "cast_bool(x1) | cast_bool(x2)", BOOLEAN),
+    binary!("logical_xor", "cast_bool(x1) ^ cast_bool(x2)", BOOLEAN),
+    binary!("bitwise_and", "x1 & x2", BITWISE),
+    binary!("bitwise_or", "x1 | x2", BITWISE),
+    binary!("bitwise_xor", "x1 ^ x2", BITWISE),
+    binary!("left_shift", "x1 << x2", BITWISE),
+    binary!("right_shift", "x1 >> x2", BITWISE),
+];

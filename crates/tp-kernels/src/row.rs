@@ -1,0 +1,107 @@
+//! What one row of the op table says, and the words rows are written in. The rows themselves are in `ops`; how a
+//! row becomes registered ops is in `register`.
+
+use tp_dispatch::{Call, Effects, FakeOuts, GradSpec, KernelFn, Result};
+
+pub type FakeFn = fn(&Call<'_>) -> Result<FakeOuts>;
+
+/// A kernel's shortest way, tried first; `false` hands the call on to the general kernel.
+pub type FastPath = fn(&Call<'_>, &mut tp_dispatch::Rets) -> bool;
+
+/// One scalar function: what a pointwise row computes for each element.
+#[derive(Clone, Copy)]
+pub struct Scalars {
+    pub expr: &'static str,
+    /// Arguments that do not join the others' promotion, as `name: dtype`.
+    pub typed: &'static [&'static str],
+    pub fast: Option<FastPath>,
+}
+
+/// How the CPU runs an op.
+#[derive(Clone, Copy)]
+pub enum Cpu {
+    Fn(KernelFn),
+    /// Compiled from the scalar expression; the expression is published on the op for fusing backends.
+    Pointwise(Scalars),
+    /// The same, written back to the first argument.
+    InPlace(Scalars),
+}
+
+/// One row: one function in one or more forms (overloads) that share everything but the schema.
+pub struct Row {
+    pub schemas: &'static [&'static str],
+    pub effects: Effects,
+    /// None only for outputs whose shape depends on data, and for pointwise rows, whose rule follows from the
+    /// expression.
+    pub fake: Option<FakeFn>,
+    pub cpu: Cpu,
+    pub grad: GradSpec,
+    pub tags: &'static [&'static str],
+    pub file: &'static str,
+    pub line: u32,
+}
+
+pub const RANDOM: Effects = Effects { random: true, ..Effects::PURE };
+pub const MUTATES: Effects = Effects { mutates: true, ..Effects::PURE };
+
+/// Gradient of steps: zero, of the gradient's dtype, whatever the gradient is.
+pub const ZERO_GRAD: &str = "select(false, grad, 0)";
+
+/// `op!(["schema", ...], fake, cpu, grad)`: a row with a kernel function.
+macro_rules! op {
+    ($schemas:expr, $fake:expr, $cpu:expr, $grad:expr $(, effects = $effects:expr)? $(, tags = $tags:expr)?) => {
+        $crate::row::Row {
+            schemas: &$schemas,
+            effects: $crate::row::first([$($effects,)? tp_dispatch::Effects::PURE]),
+            fake: $fake,
+            cpu: $crate::row::Cpu::Fn($cpu),
+            grad: $grad,
+            tags: $crate::row::first_tags([$(&$tags,)? &[]]),
+            file: file!(),
+            line: line!(),
+        }
+    };
+}
+
+/// `pointwise!(["schema", ...], "expression", grad)`: a row that is one scalar function.
+macro_rules! pointwise {
+    ($schemas:expr, $expr:expr, $grad:expr $(, typed = $typed:expr)? $(, fast = $fast:expr)? $(, tags = $tags:expr)?) => {
+        $crate::row::Row {
+            schemas: &$schemas,
+            effects: tp_dispatch::Effects::PURE,
+            fake: None,
+            cpu: $crate::row::Cpu::Pointwise($crate::row::Scalars {
+                expr: $expr,
+                typed: $crate::row::first_tags([$(&$typed,)? &[]]),
+                fast: $crate::row::first_fast([$(Some($fast),)? None]),
+            }),
+            grad: $grad,
+            tags: $crate::row::first_tags([$(&$tags,)? &[]]),
+            file: file!(),
+            line: line!(),
+        }
+    };
+}
+
+pub(crate) use {op, pointwise};
+
+// The macros' optional parts: the first given wins over the default at the end.
+
+pub const fn first<const N: usize>(given: [Effects; N]) -> Effects {
+    given[0]
+}
+
+pub const fn first_tags<const N: usize>(given: [&'static [&'static str]; N]) -> &'static [&'static str] {
+    given[0]
+}
+
+pub const fn first_fast<const N: usize>(given: [Option<FastPath>; N]) -> Option<FastPath> {
+    given[0]
+}
+
+impl Row {
+    /// The names of its ops, without the namespace: what stands before the parenthesis.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.schemas.iter().map(|s| s.split('(').next().unwrap_or(s))
+    }
+}

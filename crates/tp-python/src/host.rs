@@ -1,0 +1,117 @@
+//! What Rust may ask of the interpreter: give up its lock for a while, deliver an interrupt, and tell where in the
+//! user's source the call came from.
+
+use crate::error;
+use crate::hot::ffi as x;
+use crate::hot::queue;
+use parking_lot::Mutex;
+use pyo3::ffi;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tp_dispatch::Result;
+use tp_dispatch::host::{Host, Location};
+
+struct Interpreter;
+
+unsafe extern "C" {
+    fn PyEval_GetFrame() -> *mut ffi::PyObject;
+    fn PyFrame_GetBack(frame: *mut ffi::PyObject) -> *mut ffi::PyObject;
+    fn PyFrame_GetCode(frame: *mut ffi::PyObject) -> *mut ffi::PyObject;
+    fn PyFrame_GetLineNumber(frame: *mut ffi::PyObject) -> std::os::raw::c_int;
+}
+
+/// File names of code objects; None for code of this package. Code objects are kept alive by their entry.
+static FILES: Mutex<Option<HashMap<usize, Option<Arc<str>>>>> = Mutex::new(None);
+
+impl Host for Interpreter {
+    fn without_lock(&self, work: &mut (dyn FnMut() + Send)) {
+        // SAFETY: the thread state that is saved is the one restored, on this thread.
+        unsafe {
+            if x::PyGILState_Check() == 0 {
+                return work();
+            }
+            let saved = Restore(ffi::PyEval_SaveThread());
+            work();
+            drop(saved);
+        }
+        queue::drain();
+    }
+
+    fn poll(&self) -> Result<()> {
+        // SAFETY: asks about this thread; signals are checked only with the lock held.
+        unsafe {
+            if x::PyGILState_Check() == 1 && ffi::PyErr_CheckSignals() != 0 {
+                return Err(error::fetch());
+            }
+        }
+        Ok(())
+    }
+
+    fn location(&self) -> Option<Location> {
+        // SAFETY: frames are walked with the lock held.
+        unsafe { if x::PyGILState_Check() == 1 { user_frame() } else { None } }
+    }
+}
+
+/// Takes the lock again even when the work panics.
+struct Restore(*mut ffi::PyThreadState);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        // SAFETY: saved by this thread.
+        unsafe { ffi::PyEval_RestoreThread(self.0) };
+    }
+}
+
+unsafe fn user_frame() -> Option<Location> {
+    // SAFETY: owned references to frames and code objects, given back on the way.
+    unsafe {
+        let mut frame = PyEval_GetFrame();
+        if frame.is_null() {
+            return None;
+        }
+        ffi::Py_INCREF(frame);
+        while !frame.is_null() {
+            let code = PyFrame_GetCode(frame);
+            if let Some(file) = file_of(code) {
+                let line = PyFrame_GetLineNumber(frame).max(0) as u32;
+                ffi::Py_DECREF(frame);
+                return Some(Location { file, line });
+            }
+            let back = PyFrame_GetBack(frame);
+            ffi::Py_DECREF(frame);
+            frame = back;
+        }
+        None
+    }
+}
+
+/// Takes over a reference to `code`.
+unsafe fn file_of(code: *mut ffi::PyObject) -> Option<Arc<str>> {
+    // SAFETY: a live code object.
+    unsafe {
+        let mut guard = FILES.lock();
+        let files = guard.get_or_insert_default();
+        if let Some(known) = files.get(&(code as usize)) {
+            let known = known.clone();
+            ffi::Py_DECREF(code);
+            return known;
+        }
+        let name = ffi::PyObject_GetAttrString(code, c"co_filename".as_ptr());
+        if name.is_null() {
+            ffi::PyErr_Clear();
+            ffi::Py_DECREF(code);
+            return None;
+        }
+        let text = x::str_of(name).unwrap_or("?");
+        let own = text.contains("/tensorplay/") && !text.contains("/tests/") || text.starts_with("<frozen ");
+        let file: Option<Arc<str>> = if own { None } else { Some(text.into()) };
+        ffi::Py_DECREF(name);
+        files.insert(code as usize, file.clone());
+        file
+    }
+}
+
+pub fn install() {
+    tp_dispatch::host::install(&Interpreter);
+}

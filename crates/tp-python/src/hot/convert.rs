@@ -1,0 +1,326 @@
+//! Single objects to values and back. What each kind accepts follows what people know: a bool is an int, an int is
+//! a float, a 0-d tensor is a number, NumPy scalars are numbers; a float is never an int, None is never a tensor.
+
+use super::bind::Scratch;
+use super::ffi::{self as x, Obj};
+use super::shell;
+use crate::types;
+use pyo3::ffi;
+use std::ptr;
+use tp_dispatch::bind::{Param, ParamKind};
+use tp_dispatch::{Arg, Error, Result, Value};
+use tp_tensor::{DType, Scalar, Tensor};
+
+/// # Safety
+/// The interpreter lock is held; `obj` and `scratch` outlive the argument.
+pub unsafe fn object_to_arg<'a>(op: &str, p: &Param, obj: Obj, scratch: &mut Scratch) -> Result<Arg<'a>> {
+    // SAFETY: live objects throughout.
+    unsafe {
+        if obj == ffi::Py_None() {
+            return if p.optional { Ok(Arg::None) } else { Err(wrong(op, p, obj)) };
+        }
+        let found = match p.kind {
+            ParamKind::Tensor => shell::is_tensor(obj).then(|| Arg::Tensor(shell::tensor_of(obj))),
+            ParamKind::Scalar => number(obj)?.map(Arg::Scalar),
+            ParamKind::Int => int(obj)?.map(Arg::Int),
+            ParamKind::Float => float(obj)?.map(Arg::Float),
+            ParamKind::Bool => boolean(obj)?.map(Arg::Bool),
+            ParamKind::Str => is_str(obj).then(|| x::str_of(obj).map(Arg::Str)).flatten(),
+            ParamKind::DType => types::dtype_of(obj).map(Arg::DType),
+            ParamKind::Device => types::device_of(obj)?.map(Arg::Device),
+            ParamKind::Opaque => Some(scratch.keep(Value::Host(types::opaque(obj)))),
+            _ => list(op, p, obj)?.map(|v| scratch.keep(v)),
+        };
+        found.ok_or_else(|| wrong(op, p, obj))
+    }
+}
+
+#[cold]
+unsafe fn wrong(op: &str, p: &Param, obj: Obj) -> Error {
+    // SAFETY: live object.
+    let got = unsafe { x::type_name(obj) };
+    let mut e = Error::argument("TP1002", format!("argument '{}' must be {}, got {got}", p.name, p.type_text));
+    if matches!(p.kind, ParamKind::Tensor | ParamKind::Tensors) {
+        // SAFETY: live object.
+        if let Some(way) = unsafe { foreign_array(obj) } {
+            e = e.note(way);
+        }
+    } else if matches!(p.kind, ParamKind::Ints | ParamKind::Floats) && got == "generator" {
+        e = e.note("a generator is consumed by reading it: pass list(...)");
+    }
+    e.with_op(op)
+}
+
+/// How to turn a known foreign array into a tensor.
+unsafe fn foreign_array(obj: Obj) -> Option<String> {
+    // SAFETY: attribute look-ups on a live object.
+    unsafe {
+        if ffi::PyObject_HasAttrString(obj, c"__dlpack__".as_ptr()) == 0 {
+            return None;
+        }
+        Some(format!("a foreign array ({}) converts with tensorplay.from_dlpack(x)", x::type_name(obj)))
+    }
+}
+
+unsafe fn is_str(obj: Obj) -> bool {
+    // SAFETY: live object.
+    unsafe { ffi::PyUnicode_Check(obj) != 0 }
+}
+
+/// A Python or NumPy number, or a 0-d tensor.
+///
+/// # Safety
+/// Live object, lock held.
+#[inline]
+pub unsafe fn number(obj: Obj) -> Result<Option<Scalar>> {
+    // SAFETY: live object.
+    unsafe {
+        let ty = x::type_of(obj);
+        if ty == &raw mut ffi::PyFloat_Type {
+            return Ok(Some(Scalar::Float(ffi::PyFloat_AsDouble(obj))));
+        }
+        if ty == &raw mut ffi::PyBool_Type {
+            return Ok(Some(Scalar::Bool(obj == ffi::Py_True())));
+        }
+        if ty == &raw mut ffi::PyLong_Type {
+            return long(obj).map(|v| Some(Scalar::Int(v)));
+        }
+        number_slow(obj)
+    }
+}
+
+#[cold]
+unsafe fn number_slow(obj: Obj) -> Result<Option<Scalar>> {
+    // SAFETY: live object.
+    unsafe {
+        if shell::is_tensor(obj) {
+            let t = shell::tensor_of(obj);
+            return if t.ndim() == 0 { types::item(t).map(Some) } else { Ok(None) };
+        }
+        if ffi::PyFloat_Check(obj) != 0 {
+            return Ok(Some(Scalar::Float(ffi::PyFloat_AsDouble(obj))));
+        }
+        if is_str(obj) || is_sized(obj) {
+            return Ok(None);
+        }
+        if ffi::PyIndex_Check(obj) != 0 {
+            return index(obj).map(|v| v.map(Scalar::Int));
+        }
+        if x::type_name(obj).starts_with("bool") {
+            return Ok(Some(Scalar::Bool(ffi::PyObject_IsTrue(obj) == 1)));
+        }
+        if ffi::PyObject_HasAttrString(obj, c"__float__".as_ptr()) != 0 {
+            let v = ffi::PyFloat_AsDouble(obj);
+            return if v == -1.0 && !ffi::PyErr_Occurred().is_null() { clear_none() } else { Ok(Some(Scalar::Float(v))) };
+        }
+        Ok(None)
+    }
+}
+
+unsafe fn is_sized(obj: Obj) -> bool {
+    // SAFETY: live object. A NumPy scalar has no length; an array with elements is no number.
+    unsafe {
+        let n = ffi::PyObject_Size(obj);
+        if n < 0 {
+            ffi::PyErr_Clear();
+        }
+        n >= 0
+    }
+}
+
+unsafe fn clear_none<T>() -> Result<Option<T>> {
+    // SAFETY: lock held.
+    unsafe { ffi::PyErr_Clear() };
+    Ok(None)
+}
+
+unsafe fn long(obj: Obj) -> Result<i64> {
+    // SAFETY: an exact int.
+    unsafe {
+        let mut overflow = 0;
+        let v = ffi::PyLong_AsLongLongAndOverflow(obj, &mut overflow);
+        if overflow != 0 {
+            return Err(Error::argument("TP1007", "an integer does not fit in 64 bits"));
+        }
+        Ok(v)
+    }
+}
+
+unsafe fn index(obj: Obj) -> Result<Option<i64>> {
+    // SAFETY: live object.
+    unsafe {
+        let n = ffi::PyNumber_Index(obj);
+        if n.is_null() {
+            return clear_none();
+        }
+        let v = long(n);
+        ffi::Py_DECREF(n);
+        v.map(Some)
+    }
+}
+
+/// # Safety
+/// Live object, lock held.
+#[inline]
+pub unsafe fn int(obj: Obj) -> Result<Option<i64>> {
+    // SAFETY: live object.
+    unsafe {
+        if x::type_of(obj) == &raw mut ffi::PyLong_Type {
+            return long(obj).map(Some);
+        }
+        Ok(match number(obj)? {
+            Some(Scalar::Int(v)) => Some(v),
+            Some(Scalar::Bool(v)) => Some(v as i64),
+            _ => None,
+        })
+    }
+}
+
+unsafe fn float(obj: Obj) -> Result<Option<f64>> {
+    // SAFETY: live object.
+    Ok(unsafe { number(obj)? }.map(|s| s.to::<f64>()))
+}
+
+unsafe fn boolean(obj: Obj) -> Result<Option<bool>> {
+    // SAFETY: live object.
+    Ok(match unsafe { number(obj)? } {
+        Some(Scalar::Bool(v)) => Some(v),
+        Some(Scalar::Int(v)) => Some(v != 0),
+        _ => None,
+    })
+}
+
+/// Elements of a list or tuple (the real ones and their subclasses); None for anything else.
+///
+/// # Safety
+/// Live object, lock held; the items are borrowed from it.
+pub unsafe fn sequence(obj: Obj) -> Option<Vec<Obj>> {
+    // SAFETY: live object; items are borrowed from it.
+    unsafe {
+        if ffi::PyTuple_Check(obj) != 0 {
+            return Some((0..ffi::PyTuple_Size(obj)).map(|i| ffi::PyTuple_GetItem(obj, i)).collect());
+        }
+        if ffi::PyList_Check(obj) != 0 {
+            return Some((0..ffi::PyList_Size(obj)).map(|i| ffi::PyList_GetItem(obj, i)).collect());
+        }
+        None
+    }
+}
+
+unsafe fn list(op: &str, p: &Param, obj: Obj) -> Result<Option<Value>> {
+    // SAFETY: live objects.
+    unsafe {
+        let Some(items) = sequence(obj) else { return single(p, obj) };
+        let out = match p.kind {
+            ParamKind::Ints => Value::Ints(items.iter().map(|o| element(op, p, *o, int)).collect::<Result<_>>()?),
+            ParamKind::Floats => Value::Floats(items.iter().map(|o| element(op, p, *o, float)).collect::<Result<_>>()?),
+            ParamKind::Bools => Value::Bools(items.iter().map(|o| element(op, p, *o, boolean)).collect::<Result<_>>()?),
+            ParamKind::Scalars => Value::Scalars(items.iter().map(|o| element(op, p, *o, number)).collect::<Result<_>>()?),
+            ParamKind::Tensors => Value::Tensors(items.iter().map(|o| element(op, p, *o, tensor)).collect::<Result<_>>()?),
+            ParamKind::OptTensors => {
+                let one = |o: &Obj| if *o == ffi::Py_None() { Ok(None) } else { element(op, p, *o, tensor).map(Some) };
+                Value::OptTensors(items.iter().map(one).collect::<Result<_>>()?)
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(out))
+    }
+}
+
+/// A single int for a list of ints: allowed for sized lists (repeated) and for shapes.
+unsafe fn single(p: &Param, obj: Obj) -> Result<Option<Value>> {
+    if p.kind != ParamKind::Ints {
+        return Ok(None);
+    }
+    let n = p.list_size.unwrap_or(0);
+    // SAFETY: live object.
+    let found = if n > 0 { unsafe { int(obj)? } } else { None };
+    Ok(found.map(|v| Value::Ints(vec![v; n as usize].into())))
+}
+
+unsafe fn tensor(obj: Obj) -> Result<Option<Tensor>> {
+    // SAFETY: live object.
+    Ok(unsafe { shell::is_tensor(obj).then(|| shell::tensor_of(obj).clone()) })
+}
+
+unsafe fn element<T>(op: &str, p: &Param, obj: Obj, read: unsafe fn(Obj) -> Result<Option<T>>) -> Result<T> {
+    // SAFETY: live object.
+    unsafe { read(obj)?.ok_or_else(|| wrong_element(op, p, obj)) }
+}
+
+#[cold]
+unsafe fn wrong_element(op: &str, p: &Param, obj: Obj) -> Error {
+    // SAFETY: live object.
+    let got = unsafe { x::type_name(obj) };
+    Error::argument("TP1009", format!("argument '{}' must be {}, but it holds a {got}", p.name, p.type_text)).with_op(op)
+}
+
+/// A new reference, or null with an exception set.
+///
+/// # Safety
+/// The interpreter lock is held.
+pub unsafe fn value_to_object(v: &Value) -> Obj {
+    // SAFETY: lock held.
+    unsafe {
+        match v {
+            Value::None => none(),
+            Value::Tensor(t) => shell::wrap_ref(t),
+            Value::Scalar(s) => scalar_to_object(*s),
+            Value::Int(v) => ffi::PyLong_FromLongLong(*v),
+            Value::Float(v) => ffi::PyFloat_FromDouble(*v),
+            Value::Bool(v) => ffi::PyBool_FromLong((*v).into()),
+            Value::Str(s) => ffi::PyUnicode_FromStringAndSize(s.as_ptr().cast(), s.len() as isize),
+            Value::Ints(v) => list_of(v, |v| ffi::PyLong_FromLongLong(*v)),
+            Value::Floats(v) => list_of(v, |v| ffi::PyFloat_FromDouble(*v)),
+            Value::Bools(v) => list_of(v, |v| ffi::PyBool_FromLong((*v).into())),
+            Value::Scalars(v) => list_of(v, |v| scalar_to_object(*v)),
+            Value::Tensors(v) => list_of(v, |t| shell::wrap_ref(t)),
+            Value::OptTensors(v) => list_of(v, |t| t.as_ref().map_or_else(|| none(), |t| shell::wrap_ref(t))),
+            Value::DType(d) => dtype_to_object(*d),
+            Value::Device(d) => types::device_object(*d),
+            Value::Host(h) => types::opaque_object(h),
+        }
+    }
+}
+
+unsafe fn none() -> Obj {
+    // SAFETY: lock held.
+    unsafe { ffi::Py_NewRef(ffi::Py_None()) }
+}
+
+unsafe fn dtype_to_object(d: DType) -> Obj {
+    // SAFETY: dtype objects are immortal singletons.
+    unsafe { ffi::Py_NewRef(types::dtype_object(d)) }
+}
+
+/// # Safety
+/// The interpreter lock is held.
+pub unsafe fn scalar_to_object(s: Scalar) -> Obj {
+    // SAFETY: lock held.
+    unsafe {
+        match s {
+            Scalar::Bool(v) => ffi::PyBool_FromLong(v.into()),
+            Scalar::Int(v) => ffi::PyLong_FromLongLong(v),
+            Scalar::Float(v) => ffi::PyFloat_FromDouble(v),
+        }
+    }
+}
+
+unsafe fn list_of<T>(items: &[T], make: impl Fn(&T) -> Obj) -> Obj {
+    // SAFETY: a fresh list whose slots are filled before anyone sees it.
+    unsafe {
+        let list = ffi::PyList_New(items.len() as isize);
+        if list.is_null() {
+            return ptr::null_mut();
+        }
+        for (i, item) in items.iter().enumerate() {
+            let obj = make(item);
+            if obj.is_null() {
+                ffi::Py_DECREF(list);
+                return ptr::null_mut();
+            }
+            ffi::PyList_SetItem(list, i as isize, obj);
+        }
+        list
+    }
+}

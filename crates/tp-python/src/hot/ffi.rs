@@ -1,0 +1,86 @@
+//! The few CPython symbols and flags that pyo3-ffi does not name under the limited API of 3.11, and the smallest
+//! helpers over raw objects. All symbols are exported by every CPython from 3.11 on.
+
+use pyo3::ffi;
+use std::os::raw::{c_int, c_ulong};
+
+pub use ffi::PyObject;
+
+pub type Obj = *mut PyObject;
+
+unsafe extern "C" {
+    pub fn _PyObject_GC_New(ty: *mut ffi::PyTypeObject) -> Obj;
+    pub fn PyObject_Vectorcall(f: Obj, args: *const Obj, nargsf: usize, kwnames: Obj) -> Obj;
+    pub fn PyObject_GC_Track(op: *mut std::ffi::c_void);
+    pub fn PyObject_GC_UnTrack(op: *mut std::ffi::c_void);
+    pub fn PyObject_GC_Del(op: *mut std::ffi::c_void);
+    pub fn PyGILState_Check() -> c_int;
+}
+
+/// In the limited API only from 3.12 on; the bit and its meaning are the same in 3.11.
+pub const HAVE_VECTORCALL: c_ulong = 1 << 11;
+pub const VECTORCALL_OFFSET_FLAG: usize = 1 << (usize::BITS - 1);
+
+/// Visits for `tp_traverse`.
+pub type Visit = unsafe extern "C" fn(Obj, *mut std::ffi::c_void) -> c_int;
+
+/// # Safety
+/// `op` is a live object and the interpreter lock is held.
+#[inline(always)]
+pub unsafe fn type_of(op: Obj) -> *mut ffi::PyTypeObject {
+    // SAFETY: every object starts with the fixed head.
+    unsafe { (*op).ob_type }
+}
+
+/// A borrowed `str` as UTF-8, or None (with no exception set) when it has lone surrogates.
+///
+/// # Safety
+/// `op` is a live `str`; the slice lives as long as the object.
+pub unsafe fn str_of<'a>(op: Obj) -> Option<&'a str> {
+    // SAFETY: the caller's promise; the pointer is cached inside of the object.
+    unsafe {
+        let mut len = 0;
+        let p = ffi::PyUnicode_AsUTF8AndSize(op, &mut len);
+        if p.is_null() {
+            ffi::PyErr_Clear();
+            return None;
+        }
+        Some(std::str::from_utf8_unchecked(std::slice::from_raw_parts(p.cast(), len as usize)))
+    }
+}
+
+/// The short name of an object's type, for messages.
+///
+/// # Safety
+/// `op` is a live object and the interpreter lock is held.
+pub unsafe fn type_name(op: Obj) -> String {
+    // SAFETY: attribute access on a live type object.
+    unsafe {
+        if op == ffi::Py_None() {
+            return "None".to_string();
+        }
+        let name = ffi::PyObject_GetAttrString(type_of(op).cast(), c"__name__".as_ptr());
+        if name.is_null() {
+            ffi::PyErr_Clear();
+            return "object".to_string();
+        }
+        let text = str_of(name).unwrap_or("object").to_string();
+        ffi::Py_DECREF(name);
+        text
+    }
+}
+
+/// Interned `str` that lives for ever.
+///
+/// # Safety
+/// The interpreter lock is held.
+pub unsafe fn intern(text: &str) -> Obj {
+    // SAFETY: makes a fresh object and hands its reference to the intern table's user.
+    unsafe {
+        let mut s = ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), text.len() as isize);
+        if !s.is_null() {
+            ffi::PyUnicode_InternInPlace(&mut s);
+        }
+        s
+    }
+}

@@ -1,0 +1,245 @@
+//! Calling an op from Python: the shortest paths for tensors and numbers, then general binding, then the choice
+//! among overloads.
+
+use super::bind::{self, CalleeInfo, Given, Scratch};
+use super::convert;
+use super::ffi::Obj;
+use super::{ret, shell};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use tp_dispatch::dispatcher::Session;
+use tp_dispatch::kernel::HostArgs;
+use tp_dispatch::{Arg, Error, OpHandle, Result, Rets};
+use tp_tensor::Scalar;
+
+/// All overloads of one op name, in definition order. Touched with the interpreter lock held.
+pub struct Packet {
+    pub name: Box<str>,
+    overloads: RefCell<Vec<Overload>>,
+    first: OpHandle,
+    /// Positions of the overloads taking (Tensor, number) and (number, Tensor).
+    scalar: Option<OpHandle>,
+    scalar_left: Option<OpHandle>,
+}
+
+struct Overload {
+    op: OpHandle,
+    info: Option<Rc<CalleeInfo>>,
+}
+
+impl Packet {
+    /// `overloads` is not empty; the default one comes first.
+    pub fn new(name: &str, overloads: &[OpHandle]) -> Packet {
+        let find = |suffix: &str| {
+            let want = format!("{name}.{suffix}");
+            overloads.iter().copied().find(|op| op.name() == want)
+        };
+        Packet {
+            name: name.into(),
+            first: overloads[0],
+            scalar: find("Scalar"),
+            scalar_left: find("ScalarLeft"),
+            overloads: RefCell::new(overloads.iter().map(|op| Overload { op: *op, info: None }).collect()),
+        }
+    }
+
+    pub fn first(&self) -> OpHandle {
+        self.first
+    }
+
+    pub fn overloads(&self) -> Vec<OpHandle> {
+        self.overloads.borrow().iter().map(|o| o.op).collect()
+    }
+
+    pub fn add_overload(&self, op: OpHandle) {
+        let mut list = self.overloads.borrow_mut();
+        if !list.iter().any(|o| o.op == op) {
+            list.push(Overload { op, info: None });
+        }
+    }
+
+    /// The door's side of a definition, rebuilt when the definition changed.
+    fn info(&self, i: usize, session: &Session<'_>) -> Rc<CalleeInfo> {
+        let mut list = self.overloads.borrow_mut();
+        let slot = &mut list[i].info;
+        if let Some(info) = slot
+            && Arc::ptr_eq(&info.def, session.def())
+        {
+            return info.clone();
+        }
+        // SAFETY: the door holds the interpreter lock.
+        let fresh = unsafe { CalleeInfo::new(session.def()) };
+        let old = slot.replace(fresh.clone());
+        drop(list);
+        drop(old);
+        fresh
+    }
+}
+
+/// The call from Python.
+///
+/// # Safety
+/// `given` follows the vectorcall convention and the interpreter lock is held.
+#[inline(always)]
+pub unsafe fn call(p: &Packet, given: Given) -> Result<Obj> {
+    // SAFETY: positions below nargs; live objects.
+    unsafe {
+        if given.kwnames.is_null() {
+            if given.nargs == 2 {
+                let (a, b) = (given.at(0), given.at(1));
+                match (shell::is_tensor(a), shell::is_tensor(b)) {
+                    (true, true) => {
+                        let args = [Arg::Tensor(shell::tensor_of(a)), Arg::Tensor(shell::tensor_of(b))];
+                        if let Some(done) = plain(p.first, &args, given.args) {
+                            return done;
+                        }
+                    }
+                    (true, false) => {
+                        if let (Some(op), Some(s)) = (p.scalar, number(b)) {
+                            return short(op, &[Arg::Tensor(shell::tensor_of(a)), Arg::Scalar(s)]);
+                        }
+                    }
+                    (false, true) => {
+                        if let (Some(op), Some(s)) = (p.scalar_left, number(a)) {
+                            return short(op, &[Arg::Scalar(s), Arg::Tensor(shell::tensor_of(b))]);
+                        }
+                    }
+                    _ => {}
+                }
+            } else if given.nargs == 1 {
+                let a = given.at(0);
+                if shell::is_tensor(a)
+                    && let Some(done) = plain(p.first, &[Arg::Tensor(shell::tensor_of(a))], given.args)
+                {
+                    return done;
+                }
+            }
+        }
+        general(p, given)
+    }
+}
+
+/// An exact Python number, without looking at anything that could run code.
+#[inline(always)]
+unsafe fn number(obj: Obj) -> Option<Scalar> {
+    use pyo3::ffi;
+    // SAFETY: live object.
+    unsafe {
+        let ty = super::ffi::type_of(obj);
+        if ty == &raw mut ffi::PyFloat_Type {
+            return Some(Scalar::Float(ffi::PyFloat_AsDouble(obj)));
+        }
+        if ty == &raw mut ffi::PyLong_Type || ty == &raw mut ffi::PyBool_Type {
+            return convert::number(obj).ok().flatten();
+        }
+        None
+    }
+}
+
+/// The call of an op whose arguments are all plain tensors and all given; None when this one is not such an op.
+#[inline(always)]
+unsafe fn plain(op: OpHandle, args: &[Arg<'_>], objects: *const Obj) -> Option<Result<Obj>> {
+    let session = match Session::open(op) {
+        Ok(s) => s,
+        Err(e) => return Some(Err(e)),
+    };
+    let params = &session.def().params;
+    if !params.all_tensors || params.all.len() != args.len() {
+        return None;
+    }
+    let mut rets = Rets::new();
+    Some(match session.call(args, HostArgs(objects.cast()), &mut rets) {
+        // SAFETY: lock held.
+        Ok(()) => Ok(unsafe { ret::finish(rets) }),
+        Err(e) => Err(e.with_op(op.name())),
+    })
+}
+
+/// A call with converted arguments, for ops whose kernels are ours.
+#[inline(always)]
+pub unsafe fn short(op: OpHandle, args: &[Arg<'_>]) -> Result<Obj> {
+    let mut rets = Rets::new();
+    match Session::open(op)?.call(args, HostArgs::NONE, &mut rets) {
+        // SAFETY: lock held.
+        Ok(()) => Ok(unsafe { ret::finish(rets) }),
+        Err(e) => Err(e.with_op(op.name())),
+    }
+}
+
+#[inline(never)]
+unsafe fn general(p: &Packet, given: Given) -> Result<Obj> {
+    let n = p.overloads.borrow().len();
+    if n == 1 {
+        // SAFETY: the caller's promise.
+        return unsafe { bind_and_call(p, 0, given) }.unwrap_or_else(Err);
+    }
+    let mut misses = Vec::new();
+    for i in 0..n {
+        // SAFETY: the caller's promise.
+        match unsafe { bind_and_call(p, i, given) } {
+            Ok(done) => return done,
+            Err(e) if e.kind() == tp_dispatch::ErrorKind::Argument => misses.push(e),
+            Err(e) => return Err(e),
+        }
+    }
+    let mut e = Error::argument("TP1012", format!("no overload of {} takes these arguments", p.name));
+    for (op, miss) in p.overloads().iter().zip(&misses) {
+        e = e.note(format!("{}: {}", op.full_name(), miss.message()));
+    }
+    Err(e.with_op(&p.name))
+}
+
+/// The outer error says that the arguments do not fit; the inner result is the call's own.
+unsafe fn bind_and_call(p: &Packet, i: usize, given: Given) -> std::result::Result<Result<Obj>, Error> {
+    let op = p.overloads.borrow()[i].op;
+    let session = Session::open(op)?;
+    let info = p.info(i, &session);
+    let mut scratch = Scratch::default();
+    // SAFETY: the caller's promise; scratch and info outlive the call.
+    unsafe {
+        let mut slots = bind::place(op.name(), &info, given, 0)?;
+        let args = bind::convert(op.name(), &info, &mut slots, &mut scratch)?;
+        let mut rets = Rets::new();
+        Ok(match session.call(&args, HostArgs(slots.as_ptr().cast()), &mut rets) {
+            Ok(()) => Ok(ret::finish(rets)),
+            Err(e) => Err(e.with_op(op.name())),
+        })
+    }
+}
+
+/// A binary operator of the number protocol; None (not implemented) when an operand is neither tensor nor number.
+///
+/// # Safety
+/// Live objects, lock held.
+#[inline(always)]
+pub unsafe fn operator(ops: &Binary, a: Obj, b: Obj) -> Option<Result<Obj>> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if shell::is_tensor(a) {
+            let x = Arg::Tensor(shell::tensor_of(a));
+            if shell::is_tensor(b) {
+                return Some(short(ops.tensor, &[x, Arg::Tensor(shell::tensor_of(b))]));
+            }
+            let s = number(b).or_else(|| number_like(b))?;
+            return Some(short(ops.scalar, &[x, Arg::Scalar(s)]));
+        }
+        let s = number(a).or_else(|| number_like(a))?;
+        Some(short(ops.scalar_left, &[Arg::Scalar(s), Arg::Tensor(shell::tensor_of(b))]))
+    }
+}
+
+/// NumPy scalars and subclasses of numbers.
+#[cold]
+unsafe fn number_like(obj: Obj) -> Option<Scalar> {
+    // SAFETY: live object.
+    unsafe { convert::number(obj) }.ok().flatten()
+}
+
+/// The three overloads of one operator.
+#[derive(Clone, Copy)]
+pub struct Binary {
+    pub tensor: OpHandle,
+    pub scalar: OpHandle,
+    pub scalar_left: OpHandle,
+}

@@ -1,0 +1,372 @@
+//! Ops from Python: definitions, kernels, fake rules, look-up, and the thread's wishes about kernels. The Python
+//! side (`tensorplay.library`) infers schemas and keeps the conveniences; what holds is decided here.
+
+use crate::error::IntoPyResult;
+use crate::hot::packet::Packet;
+use crate::hot::pykernel::{PyKernel, Role};
+use crate::hot::{opobj, predicate::PyPredicate};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList};
+use std::sync::Arc;
+use tp_dispatch::bind::Params;
+use tp_dispatch::registry::KernelSpec;
+use tp_dispatch::select::Slot;
+use tp_dispatch::state::{self, Preference, PreferenceKind};
+use tp_dispatch::{
+    DispatchKey, Effects, FakeRule, GradSpec, Kernel, OpDef, OpHandle, Provenance, Registration, Registry, Schema,
+    dispatcher,
+};
+
+/// Op objects by `ns::name`; made once per name and kept.
+fn packets(py: Python<'_>) -> &Bound<'_, PyDict> {
+    static PACKETS: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    PACKETS.get_or_init(py, || PyDict::new(py).unbind()).bind(py)
+}
+
+/// `ns::name` of `ns::name.overload`.
+pub fn base_name(name: &str) -> &str {
+    let start = name.find("::").map_or(0, |i| i + 2);
+    name[start..].find('.').map_or(name, |dot| &name[..start + dot])
+}
+
+/// The op object of a name, made if there is none yet.
+pub fn op_object<'py>(py: Python<'py>, op: OpHandle) -> PyResult<Bound<'py, PyAny>> {
+    let base = base_name(op.name());
+    if let Some(found) = packets(py).get_item(base)? {
+        // SAFETY: a live object.
+        if let Some(p) = unsafe { opobj::packet_of(found.as_ptr()) } {
+            p.add_overload(op);
+        }
+        return Ok(found);
+    }
+    // SAFETY: lock held, the type is ready once the module is.
+    let obj = unsafe { Bound::from_owned_ptr_or_err(py, opobj::new(Packet::new(base, &[op])))? };
+    packets(py).set_item(base, &obj)?;
+    Ok(obj)
+}
+
+fn packet<'a>(op: &'a Bound<'_, PyAny>) -> PyResult<&'a Packet> {
+    // SAFETY: a live object, and the packet lives as long as it does.
+    unsafe { opobj::packet_of(op.as_ptr()) }
+        .ok_or_else(|| PyTypeError::new_err(format!("expected an op, got {}", op.get_type())))
+}
+
+pub fn provenance(at: (String, String, u32, String)) -> Provenance {
+    Provenance { name: at.0.into(), file: at.1.into(), line: at.2, executor: at.3.into() }
+}
+
+fn slot_of(name: &str) -> PyResult<Slot> {
+    if name == "default" {
+        return Ok(Slot::Default);
+    }
+    let key = DispatchKey::ALL.into_iter().find(|k| k.name() == name && *k != DispatchKey::Slow);
+    key.map(Slot::Key).ok_or_else(|| {
+        PyValueError::new_err(format!("'{name}' is no device; known are 'cpu', 'cuda', 'meta' and 'default'"))
+    })
+}
+
+/// A definition or a kernel that can be taken back.
+#[pyclass(module = "tensorplay._native", name = "Registration")]
+pub struct PyRegistration(Option<Registration>);
+
+#[pymethods]
+impl PyRegistration {
+    /// Undoes the registration; a second call does nothing.
+    fn undo(&mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl Drop for PyRegistration {
+    fn drop(&mut self) {
+        if let Some(r) = self.0.take() {
+            r.keep();
+        }
+    }
+}
+
+/// Defines `schema` (with namespace); `effects` is a set of "random", "ordered", "nondeterministic".
+#[pyfunction]
+#[pyo3(signature = (schema, at, *, effects=Vec::new(), tags=Vec::new(), replace=false))]
+pub fn define_op<'py>(
+    py: Python<'py>,
+    schema: &str,
+    at: (String, String, u32, String),
+    effects: Vec<String>,
+    tags: Vec<String>,
+    replace: bool,
+) -> PyResult<(Bound<'py, PyAny>, PyRegistration)> {
+    let schema = Schema::parse(schema).map_err(tp_dispatch::Error::from).py(py)?;
+    if let Some(var) = schema.type_variable() {
+        return Err(PyValueError::new_err(format!("unknown type '{var}' in the schema {schema}")));
+    }
+    let name = full_name(&schema)?;
+    let has = |what: &str| effects.iter().any(|e| e == what);
+    let mutates = schema.is_mutable();
+    let only_writes = mutates && schema.returns().is_empty();
+    let def = OpDef {
+        params: Params::compile(&schema).py(py)?,
+        effects: Effects {
+            mutates,
+            random: has("random"),
+            ordered: has("ordered"),
+            nondeterministic: has("nondeterministic"),
+        },
+        schema: Arc::new(schema),
+        fake: if only_writes { FakeRule::Nothing } else { FakeRule::Missing },
+        grad: GradSpec::Missing,
+        pointwise: None,
+        custom: true,
+        tags: tags.into_iter().map(Arc::from).collect(),
+        provenance: provenance(at),
+    };
+    let registration = Registry::global().define(&name, def, replace).py(py)?;
+    let op = op_object(py, registration.op())?;
+    Ok((op, PyRegistration(Some(registration))))
+}
+
+fn full_name(schema: &Schema) -> PyResult<String> {
+    let n = schema.name();
+    let ns = n.namespace().ok_or_else(|| {
+        PyValueError::new_err(format!("an op needs a namespace: 'ns::{}', not '{}'", n.name(), n.name()))
+    })?;
+    Ok(match n.overload() {
+        Some(overload) => format!("{ns}::{}.{overload}", n.name()),
+        None => format!("{ns}::{}", n.name()),
+    })
+}
+
+fn lookup(py: Python<'_>, name: &str) -> PyResult<OpHandle> {
+    Registry::global().lookup(name).py(py)
+}
+
+fn def_of(py: Python<'_>, op: OpHandle) -> PyResult<Arc<OpDef>> {
+    op.def().ok_or_else(|| tp_dispatch::Error::registration("TP1305", format!("{op} was unregistered"))).py(py)
+}
+
+/// Registers a Python function as a kernel of `name` for `slot` ("cpu", "cuda", "default", ...).
+#[pyfunction]
+#[pyo3(signature = (name, slot, func, at, *, when=None, contiguous=Vec::new()))]
+pub fn register_kernel(
+    py: Python<'_>,
+    name: &str,
+    slot: &str,
+    func: &Bound<'_, PyAny>,
+    at: (String, String, u32, String),
+    when: Option<Bound<'_, PyAny>>,
+    contiguous: Vec<String>,
+) -> PyResult<PyRegistration> {
+    let op = lookup(py, name)?;
+    let def = def_of(py, op)?;
+    let index = |arg: &String| {
+        def.params.index(arg).ok_or_else(|| PyValueError::new_err(format!("{op} has no argument '{arg}'")))
+    };
+    // SAFETY: a live callable, lock held.
+    let kernel = unsafe { PyKernel::new(func.as_ptr(), &def.schema, Role::Kernel) };
+    let spec = KernelSpec {
+        slot: slot_of(slot)?,
+        kernel: Kernel::Object(Arc::new(kernel)),
+        provenance: provenance(at),
+        when: when.map(|w| Arc::new(PyPredicate::new(&w, &def.schema)) as _),
+        contiguous: contiguous.iter().map(index).collect::<PyResult<_>>()?,
+    };
+    Ok(PyRegistration(Some(Registry::global().register_kernel(op, spec).py(py)?)))
+}
+
+/// Sets the fake rule of `name`; None takes it away.
+#[pyfunction]
+pub fn register_fake(py: Python<'_>, name: &str, func: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+    let op = lookup(py, name)?;
+    let def = def_of(py, op)?;
+    let fake = match &func {
+        // SAFETY: a live callable, lock held.
+        Some(f) => FakeRule::Object(Arc::new(unsafe { PyKernel::new(f.as_ptr(), &def.schema, Role::Fake) })),
+        None => FakeRule::Missing,
+    };
+    Registry::global().redefine(op, |d| copy(d, Some(fake), None)).py(py)
+}
+
+/// The definition with another fake rule or gradient.
+pub fn copy(d: &OpDef, fake: Option<FakeRule>, grad: Option<GradSpec>) -> OpDef {
+    OpDef {
+        schema: d.schema.clone(),
+        params: d.params.clone(),
+        effects: d.effects,
+        fake: fake.unwrap_or_else(|| d.fake.clone()),
+        grad: grad.unwrap_or_else(|| d.grad.clone()),
+        pointwise: d.pointwise.clone(),
+        custom: d.custom,
+        tags: d.tags.clone(),
+        provenance: d.provenance.clone(),
+    }
+}
+
+/// The op object of `ns::name`, or None.
+#[pyfunction]
+pub fn get_op<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if let Some(op) = Registry::global().get(name) {
+        return op_object(py, op).map(Some);
+    }
+    // Only overloads may be defined under the base name.
+    let prefix = format!("{name}.");
+    let ns = name.split("::").next();
+    let found = Registry::global().list(ns).into_iter().find(|op| op.name().starts_with(&prefix));
+    found.map(|op| op_object(py, op)).transpose()
+}
+
+/// Full names (`ns::name` or `ns::name.overload`) of all ops, or of one namespace.
+#[pyfunction]
+#[pyo3(signature = (namespace=None))]
+pub fn list_ops(namespace: Option<&str>) -> Vec<&'static str> {
+    Registry::global().list(namespace).into_iter().map(|op| op.name()).collect()
+}
+
+/// `ns::name` of an op object.
+#[pyfunction]
+pub fn op_name(op: &Bound<'_, PyAny>) -> PyResult<String> {
+    Ok(packet(op)?.name.to_string())
+}
+
+/// Names of the overloads defined now, in definition order.
+#[pyfunction]
+pub fn op_overloads(op: &Bound<'_, PyAny>) -> PyResult<Vec<&'static str>> {
+    Ok(packet(op)?.overloads().into_iter().filter(|o| o.is_defined()).map(|o| o.name()).collect())
+}
+
+/// Everything known of one overload, as a dict.
+#[pyfunction]
+pub fn op_info<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyDict>> {
+    let op = lookup(py, name)?;
+    let def = def_of(py, op)?;
+    let out = PyDict::new(py);
+    out.set_item("name", op.name())?;
+    out.set_item("full_name", op.full_name())?;
+    out.set_item("schema", def.schema.to_string())?;
+    out.set_item("effects", def.effects.names().collect::<Vec<_>>())?;
+    out.set_item("custom", def.custom)?;
+    out.set_item("tags", def.tags.iter().map(|t| t.to_string()).collect::<Vec<_>>())?;
+    out.set_item("at", at(&def.provenance))?;
+    out.set_item("fake", fake_kind(&def.fake))?;
+    out.set_item("autograd", grad_kind(&def.grad))?;
+    out.set_item("pointwise", def.pointwise.as_ref().map(|p| p.to_string()))?;
+    out.set_item("generation", op.generation())?;
+    let kernels = PyList::empty(py);
+    for k in op.kernels().iter().rev() {
+        kernels.append((k.slot.name(), at(&k.provenance), k.when.as_ref().map(|w| w.describe())))?;
+    }
+    out.set_item("kernels", kernels)?;
+    let table: Vec<(&str, String)> = dispatcher::describe_table(op).into_iter().map(|(k, t)| (k.name(), t)).collect();
+    out.set_item("table", table)?;
+    Ok(out)
+}
+
+fn at(p: &Provenance) -> (String, String, u32, String) {
+    (p.name.to_string(), p.file.to_string(), p.line, p.executor.to_string())
+}
+
+fn fake_kind(f: &FakeRule) -> &'static str {
+    match f {
+        FakeRule::Missing => "missing",
+        FakeRule::Nothing => "nothing",
+        FakeRule::Fn(_) => "native",
+        FakeRule::Object(_) => "python",
+    }
+}
+
+fn grad_kind(g: &GradSpec) -> &'static str {
+    match g {
+        GradSpec::Missing => "missing",
+        GradSpec::NotDifferentiable(_) => "not differentiable",
+        GradSpec::Expr(_) => "expression",
+        GradSpec::Rule(_) => "rule",
+        GradSpec::Custom(_) => "custom",
+    }
+}
+
+/// The Python function registered under a slot of `name` (newest first), or None.
+#[pyfunction]
+#[pyo3(signature = (name, slot, kernel=None))]
+pub fn kernel_function<'py>(
+    py: Python<'py>,
+    name: &str,
+    slot: &str,
+    kernel: Option<&str>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let op = lookup(py, name)?;
+    let slot = slot_of(slot)?;
+    let kernels = op.kernels();
+    let found = kernels.iter().rev().find(|k| k.slot == slot && kernel.is_none_or(|n| n == k.name()));
+    Ok(found.and_then(|k| match &k.kernel {
+        Kernel::Object(o) if !o.host_function().is_null() => {
+            // SAFETY: a live function held by the entry.
+            Some(unsafe { Bound::from_borrowed_ptr(py, o.host_function().cast()) })
+        }
+        _ => None,
+    }))
+}
+
+/// Puts the kernel of that name in front for this thread; returns a token.
+#[pyfunction]
+pub fn push_preference(py: Python<'_>, name: &str, kernel: &str) -> PyResult<u64> {
+    push(lookup(py, name)?, PreferenceKind::Prefer(kernel.into()))
+}
+
+/// Enables or disables the kernels of a slot for this thread; returns a token.
+#[pyfunction]
+pub fn push_enabled(py: Python<'_>, name: &str, slot: &str, enabled: bool) -> PyResult<u64> {
+    push(lookup(py, name)?, PreferenceKind::Enabled(slot_of(slot)?, enabled))
+}
+
+fn push(op: OpHandle, what: PreferenceKind) -> PyResult<u64> {
+    let token = Registry::global().token();
+    state::push_preference(Preference { op, what, token });
+    Ok(token)
+}
+
+/// Ends a wish.
+#[pyfunction]
+pub fn pop_preference(token: u64) {
+    state::pop_preference(token);
+}
+
+/// Calls `name` with the Autograd and Capture layers passed by: the kernel of the tensors' device alone.
+#[pyfunction]
+#[pyo3(signature = (op, *args, **kwargs))]
+pub fn call_kernel<'py>(
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, pyo3::types::PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let _guard = state::KeyGuard::foreign_kernel();
+    op.call(args, kwargs)
+}
+
+/// Every built-in op as a builtin function of the module's `builtins` dict, under its own name and its aliases.
+pub fn install_builtins(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = m.py();
+    let functions = PyDict::new(py);
+    // Definition order matters within a name: the default overload is the first a call is tried on.
+    let mut ops = Registry::global().list(Some("tp"));
+    ops.sort_by_key(|op| op.id());
+    for op in ops {
+        let object = op_object(py, op)?;
+        let name = base_name(op.name()).trim_start_matches("tp::");
+        if functions.contains(name)? {
+            continue;
+        }
+        let doc = op.def().map(|d| d.schema.to_string()).unwrap_or_default();
+        // SAFETY: an op object, lock held.
+        let f = unsafe {
+            Bound::from_owned_ptr_or_err(py, opobj::function(object.as_ptr(), name, &doc, std::ptr::null_mut()))?
+        };
+        functions.set_item(name, f)?;
+    }
+    for (alias, name) in tp_kernels::ALIASES {
+        if let Some(f) = functions.get_item(name)? {
+            functions.set_item(alias, f)?;
+        }
+    }
+    m.add("builtins", functions)
+}

@@ -1,0 +1,141 @@
+"""Exceptions of TensorPlay.
+
+Each class is also the built-in exception people expect (``TypeError``, ``ValueError``, ...), carries a stable ``code``
+(``"TP1203"``, see ``python -m tensorplay explain CODE``) and the operator's name in ``op`` where there is one. The fix
+is in the notes (PEP 678) that Python prints below the message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tensorplay.outcome import Capability, FallbackReason
+
+__all__ = [
+    "ArgumentError",
+    "AutogradError",
+    "CapabilityError",
+    "CaptureError",
+    "ContractError",
+    "DTypeError",
+    "DeviceError",
+    "DivisionByZeroError",
+    "FallbackError",
+    "GraphError",
+    "IndexOutOfRangeError",
+    "InternalError",
+    "InvalidValueError",
+    "NoKernelError",
+    "OutOfMemoryError",
+    "RegistrationError",
+    "SchemaError",
+    "ShapeError",
+    "TensorPlayError",
+]
+
+
+class TensorPlayError(Exception):
+    """Base class of every error that TensorPlay raises."""
+
+    code: str
+    op: str | None
+    reason: FallbackReason | None
+    capability: Capability | None
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        code: str = "TP0000",
+        op: str | None = None,
+        reason: FallbackReason | None = None,
+        capability: Capability | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.op = op
+        self.reason = reason
+        self.capability = capability
+        for note in notes:
+            self.add_note(note)
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {super().__str__()}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {key: value for key, value in self.__dict__.items()}
+        return (type(self), self.args, state)
+
+
+class SchemaError(TensorPlayError, ValueError):
+    """A text or an annotation cannot be a schema."""
+
+
+class RegistrationError(TensorPlayError, RuntimeError):
+    """A duplicate, an unknown op, a wrong slot, or use after unregistration."""
+
+
+class ArgumentError(TensorPlayError, TypeError):
+    """A call does not fit the schema."""
+
+
+class ShapeError(TensorPlayError, ValueError):
+    """Shapes of the operands do not go together."""
+
+
+class DTypeError(TensorPlayError, TypeError):
+    """Element types of the operands do not go together."""
+
+
+class DeviceError(TensorPlayError, RuntimeError):
+    """Operands live on different devices, or on the wrong one."""
+
+
+class DivisionByZeroError(TensorPlayError, ZeroDivisionError):
+    """Integer ``//`` or ``%`` by zero on CPU."""
+
+
+class NoKernelError(TensorPlayError, NotImplementedError):
+    """No kernel for the device, and no permitted fallback."""
+
+
+class CapabilityError(TensorPlayError, RuntimeError):
+    """Needs a backend or device that is absent; ``capability`` says which and why."""
+
+
+class ContractError(TensorPlayError, RuntimeError):
+    """A kernel, a fake rule or a backward rule broke its promise."""
+
+
+class AutogradError(TensorPlayError, RuntimeError):
+    """Differentiation cannot go on: no formula, a changed saved tensor, a freed graph."""
+
+
+class CaptureError(TensorPlayError, RuntimeError):
+    """What cannot be captured, with the user's line."""
+
+
+class FallbackError(TensorPlayError, RuntimeError):
+    """``on_fallback="error"`` met a fallback; ``reason`` holds it."""
+
+
+class GraphError(TensorPlayError, ValueError):
+    """A graph text or a loaded program that the verifier refuses."""
+
+
+class IndexOutOfRangeError(TensorPlayError, IndexError):
+    """An index or an axis outside of its dimension."""
+
+
+class InvalidValueError(TensorPlayError, ValueError):
+    """A value of the right type that cannot be used, such as a write to a read-only tensor."""
+
+
+class OutOfMemoryError(TensorPlayError, MemoryError):
+    """Memory for a tensor could not be had."""
+
+
+class InternalError(TensorPlayError, RuntimeError):
+    """A broken invariant of TensorPlay itself: please report it."""
