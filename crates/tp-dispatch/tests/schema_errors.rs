@@ -75,19 +75,31 @@ fn defaults_have_to_fit_their_type() {
         ("bool? x=1", "a default of type `bool?` (`None`, or `True` or `False`)", "`1`"),
         ("Tensor[]? x=[]", "a default of type `Tensor[]?` (`None`)", "`[]`"),
         ("Tensor x=none", "a default value", "`none`"),
-        ("int[3] x=[1, 2]", "a default of type `int[3]` (one value to repeat, or a list of that size)", "`[1, 2]`"),
+        (
+            "int[3] x=[1, 2]",
+            "a default of type `int[3]` (one value to repeat, or a list of that size)",
+            "`[1, 2]`",
+        ),
         ("int[] x=1", "a default of type `int[]` (a list such as `[]` with elements of that type)", "`1`"),
         ("str[] x=[]", "no default, for the type `str[]` has none", "`[]`"),
         ("Any x=None", "no default, for the type `Any` has none", "`None`"),
         ("Device d=\"gpu\"", "a default of type `Device` (a quoted device such as \"cuda:0\")", "`\"gpu\"`"),
-        ("Device d=\"cuda:01\"", "a default of type `Device` (a quoted device such as \"cuda:0\")", "`\"cuda:01\"`"),
+        (
+            "Device d=\"cuda:01\"",
+            "a default of type `Device` (a quoted device such as \"cuda:0\")",
+            "`\"cuda:01\"`",
+        ),
         ("ScalarType x=46", "a default of type `ScalarType` (a dtype such as `float` or its code)", "`46`"),
         ("int x=9223372036854775808", "an integer of 64 bits", "`9223372036854775808`"),
         ("float x=1e400", "a number within the range of a double", "`1e400`"),
         ("int x=0x10", "a decimal number", "`0x10`"),
         ("str x=\"\\q\"", r#"a string with the escapes \\ \' \" \a \b \f \n \r \t \v \ooo"#, "`\"\\q\"`"),
         ("str x=\"a) -> ()", "a closing quote", "the end of the line"),
-        ("int[99999] x=1", "a default of type `int[99999]` (one value to repeat, or a list of that size)", "`1`"),
+        (
+            "int[99999] x=1",
+            "a default of type `int[99999]` (one value to repeat, or a list of that size)",
+            "`1`",
+        ),
     ] {
         let error = Schema::parse(&format!("f({argument}) -> ()")).unwrap_err();
         assert_eq!((error.expected(), error.found()), (expected, found), "{argument}");

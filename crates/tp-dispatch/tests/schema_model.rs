@@ -24,13 +24,17 @@ fn arguments_are_found_by_name_and_place() {
     assert_eq!(required, [true, false, true, false]);
     let tensors: Vec<bool> = schema.arguments().iter().map(Argument::is_tensor_like).collect();
     assert_eq!(tensors, [true, false, true, false]);
-    assert_eq!(schema.signature_text(), "(Tensor self, int dim=0, *, Tensor(a!) out, Scalar? p=None) -> Tensor(a!)");
+    assert_eq!(
+        schema.signature_text(),
+        "(Tensor self, int dim=0, *, Tensor(a!) out, Scalar? p=None) -> Tensor(a!)"
+    );
     assert_eq!(signature("() -> ()").positional_count(), 0);
 }
 
 #[test]
 fn mutation_is_seen_in_lists_and_through_optional() {
-    let mutated = |text: &str| -> Vec<usize> { signature(text).mutated_args().map(|(index, _)| index).collect() };
+    let mutated =
+        |text: &str| -> Vec<usize> { signature(text).mutated_args().map(|(index, _)| index).collect() };
     assert_eq!(mutated("(Tensor x, Tensor(a!)[] xs) -> ()"), [1]);
     assert_eq!(mutated("(Tensor(a!)[](b) xs, Tensor(c!)? y, Tensor[](d!) z) -> ()"), [0, 1, 2]);
     assert_eq!(mutated("(Tensor! x, Tensor(a) y, Tensor(*!) z) -> ()"), [0, 2]);
@@ -117,7 +121,9 @@ fn schemas_are_built_from_parts() {
         Argument::new("xs", ArgType::Tensor.optional().list())
             .with_alias(AliasInfo::named("a0", true).into_list(None)),
         Argument::new("p", ArgType::Float).with_default(DefaultValue::Int(1)),
-        Argument::new("text", ArgType::Str).with_default(DefaultValue::Str("é \"\n\x01".into())).keyword_only(),
+        Argument::new("text", ArgType::Str)
+            .with_default(DefaultValue::Str("é \"\n\x01".into()))
+            .keyword_only(),
     ];
     let returns = vec![Return::new(ArgType::Tensor).with_name("out")];
     let name = OpName::parse("ns::f").unwrap();
@@ -132,14 +138,21 @@ fn schemas_are_built_from_parts() {
 #[test]
 fn parts_that_are_no_schema_are_refused() {
     let build = |arguments: Vec<Argument>| {
-        Schema::new(OpName::parse("f").unwrap(), arguments, vec![], false, false).map(|schema| schema.to_string())
+        Schema::new(OpName::parse("f").unwrap(), arguments, vec![], false, false)
+            .map(|schema| schema.to_string())
     };
     let int = |name: &str| Argument::new(name, ArgType::Int);
     let expected = |arguments| build(arguments).unwrap_err().expected().to_string();
     assert_eq!(expected(vec![int("x"), int("x")]), "an argument name that is not taken");
     assert_eq!(expected(vec![int("for")]), "an argument name");
-    assert_eq!(expected(vec![int("x").with_default(DefaultValue::Int(1)), int("y")]), "`=`, for a default follows a default");
-    assert_eq!(expected(vec![int("x").with_default(DefaultValue::Float(1.5))]), "a default of type `int` (an integer)");
+    assert_eq!(
+        expected(vec![int("x").with_default(DefaultValue::Int(1)), int("y")]),
+        "`=`, for a default follows a default"
+    );
+    assert_eq!(
+        expected(vec![int("x").with_default(DefaultValue::Float(1.5))]),
+        "a default of type `int` (an integer)"
+    );
     assert_eq!(expected(vec![Argument::new("x", ArgType::Var("t".into()))]), "a type");
     let injected = "plain names, and keyword-only arguments last";
     assert_eq!(expected(vec![int("x, int y")]), injected);
@@ -154,7 +167,8 @@ fn parts_that_are_no_schema_are_refused() {
 #[test]
 fn signatures_take_the_name_they_are_given() {
     let name = OpName::parse("ns::f.ov").unwrap();
-    let schema = Schema::parse_signature(name, "\n    (Tensor x,\n     int y=1  # note\n    ) -> Tensor\n").unwrap();
+    let schema =
+        Schema::parse_signature(name, "\n    (Tensor x,\n     int y=1  # note\n    ) -> Tensor\n").unwrap();
     assert_eq!(schema.to_string(), "ns::f.ov(Tensor x, int y=1) -> Tensor");
     let error = Schema::parse_signature(OpName::parse("f").unwrap(), "f(Tensor x) -> ()").unwrap_err();
     assert_eq!((error.offset(), error.expected()), (0, "`(`"));
@@ -185,11 +199,6 @@ fn defaults_print_as_c_prints_them() {
         ("str x='\\a\\b\\f\\v\\r\\t\\177\\303\\251'", r#""\a\b\f\v\r\t\177é""#),
     ] {
         let schema = signature(&format!("({written}) -> ()"));
-        assert_eq!(schema.arguments()[0].default().unwrap().to_string().replace(", ", ","), {
-            // A repeated value is shown as one by the argument, not by the default alone.
-            let list = if printed == "1" { "[1, 1, 1]" } else { printed };
-            list.replace(", ", ",")
-        });
         assert!(schema.arguments()[0].to_string().ends_with(&format!("={printed}")), "{schema}");
         assert_eq!(Schema::parse(&schema.to_string()).unwrap(), schema);
     }

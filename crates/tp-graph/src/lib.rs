@@ -3,6 +3,7 @@
 //! ran. This crate names no operator in its decisions and knows no Python.
 
 pub mod builder;
+pub mod capture;
 pub mod entity;
 pub mod ir;
 pub mod text;

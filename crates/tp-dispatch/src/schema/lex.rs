@@ -43,7 +43,34 @@ pub(super) enum Kind {
 const KINDS: [Kind; 28] = {
     use Kind::*;
     [
-        Ident, Keyword, True, False, None, Number, Str, LParen, RParen, LBracket, RBracket, Comma, Star, Dots, Dot, Colon, Bang, Pipe, Question, Arrow, Equals, Plus, Minus, Newline, Eof, Invalid, UnclosedString, BadNumber,
+        Ident,
+        Keyword,
+        True,
+        False,
+        None,
+        Number,
+        Str,
+        LParen,
+        RParen,
+        LBracket,
+        RBracket,
+        Comma,
+        Star,
+        Dots,
+        Dot,
+        Colon,
+        Bang,
+        Pipe,
+        Question,
+        Arrow,
+        Equals,
+        Plus,
+        Minus,
+        Newline,
+        Eof,
+        Invalid,
+        UnclosedString,
+        BadNumber,
     ]
 };
 
@@ -291,6 +318,16 @@ mod tests {
             }
             kinds.push(token.kind());
         }
+    }
+
+    #[test]
+    fn kinds_survive_packing() {
+        for (number, kind) in KINDS.into_iter().enumerate() {
+            let token = Token::new(kind, number, MAX_TEXT);
+            assert_eq!((token.kind(), token.start(), token.end()), (kind, number, MAX_TEXT));
+            assert!(token.is(kind));
+        }
+        assert_eq!(KINDS.len(), Kind::BadNumber as usize + 1);
     }
 
     #[test]

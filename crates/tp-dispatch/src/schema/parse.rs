@@ -145,7 +145,9 @@ impl<'a> Parser<'a> {
         let token = self.expect(Kind::Ident, "an overload name")?;
         let overload = self.slice(token);
         if overload == "default" || overload.starts_with("__") {
-            return Err(self.error_at(token, "an overload name other than `default` and without leading `__`"));
+            return Err(
+                self.error_at(token, "an overload name other than `default` and without leading `__`")
+            );
         }
         Ok(Text::new(overload))
     }

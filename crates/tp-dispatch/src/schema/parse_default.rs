@@ -113,7 +113,9 @@ impl<'a> Parser<'a> {
         }
         match unescape(quoted) {
             Some(text) => Ok(text.into()),
-            None => Err(self.error_at(token, r#"a string with the escapes \\ \' \" \a \b \f \n \r \t \v \ooo"#)),
+            None => {
+                Err(self.error_at(token, r#"a string with the escapes \\ \' \" \a \b \f \n \r \t \v \ooo"#))
+            }
         }
     }
 }

@@ -210,9 +210,30 @@ mod tests {
     #[test]
     fn basic_names_read_back() {
         let names = [
-            "Tensor", "int", "float", "bool", "str", "complex", "Scalar", "number", "SymInt", "SymBool",
-            "ScalarType", "Layout", "MemoryFormat", "Device", "Generator", "Stream", "Storage", "QScheme",
-            "Quantizer", "Any", "AnyEnumType", "AnyClassType", "NoneType", "Capsule",
+            "Tensor",
+            "int",
+            "float",
+            "bool",
+            "str",
+            "complex",
+            "Scalar",
+            "number",
+            "SymInt",
+            "SymBool",
+            "ScalarType",
+            "Layout",
+            "MemoryFormat",
+            "Device",
+            "Generator",
+            "Stream",
+            "Storage",
+            "QScheme",
+            "Quantizer",
+            "Any",
+            "AnyEnumType",
+            "AnyClassType",
+            "NoneType",
+            "Capsule",
         ];
         for name in names {
             let ty = ArgType::basic(name.as_bytes()).unwrap();

@@ -46,6 +46,7 @@ pub fn flip(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
 /// Each axis in turn: the end moves to the front.
 pub fn roll(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let x = call.tensor(0)?;
+    crate::fake::join::check_roll(call)?;
     let shifts = call.ints(1)?;
     let Some(axes) = call.opt_ints(2) else {
         let flat = copy::as_contiguous(x)?.view(&Layout::contiguous(&[x.numel()]))?;

@@ -49,7 +49,9 @@ def supports(program: Program) -> dict[str, Any] | None:
     instrs = program["instrs"]
     if len(instrs) > MAX_INSTRS:
         what = f"a program of {len(instrs)} instructions (tvm takes {MAX_INSTRS})"
-        return _refusal("Hazard", f"{what} would compile for seconds; split the region", what=what)
+        return _refusal(
+            "Hazard", f"{what} would compile for seconds; split the region", op="program", what=what
+        )
     unknown = next((dtype for dtype in program["inputs"] if dtype not in BITS), None)
     if unknown is not None:
         return _refusal("UnsupportedDType", f"tvm has no {unknown} inputs", op="input", dtype=unknown)

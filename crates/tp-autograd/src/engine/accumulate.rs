@@ -1,0 +1,70 @@
+//! Adding gradients up. The first one is kept as it is, without a copy; a sum is written in place only where
+//! nobody else can see the buffer.
+
+use crate::ops;
+use crate::tape::Leaf;
+use tp_dispatch::{Arg, Result, state};
+use tp_tensor::Tensor;
+
+/// Adds `grad` to what a slot holds.
+#[inline]
+pub(super) fn add_into(slot: &mut Option<Tensor>, grad: Tensor) -> Result<()> {
+    match slot.take() {
+        None => *slot = Some(grad),
+        Some(sum) => *slot = Some(add(sum, grad)?),
+    }
+    Ok(())
+}
+
+/// One handle, one header over the memory, nothing recorded: nobody would notice a write.
+#[inline]
+fn is_ours(t: &Tensor) -> bool {
+    t.ref_count() == 1
+        && t.storage().live_headers() == 1
+        && !t.storage().is_readonly()
+        && !t.requires_grad()
+        && !t.is_fake()
+        && t.is_contiguous()
+        && t.host().is_null()
+}
+
+fn same_kind(a: &Tensor, b: &Tensor) -> bool {
+    a.dtype() == b.dtype() && a.sizes() == b.sizes() && a.device() == b.device()
+}
+
+fn add(sum: Tensor, grad: Tensor) -> Result<Tensor> {
+    if state::is_grad_enabled() || !same_kind(&sum, &grad) {
+        return ops::add(&sum, &grad);
+    }
+    if is_ours(&sum) {
+        ops::ADD_.call(&[Arg::Tensor(&sum), Arg::Tensor(&grad)])
+    } else if is_ours(&grad) {
+        ops::ADD_.call(&[Arg::Tensor(&grad), Arg::Tensor(&sum)])
+    } else {
+        ops::add(&sum, &grad)
+    }
+}
+
+/// Adds `grad` to a leaf's `.grad`. A first gradient is taken over as it is only where it is nobody else's; a later
+/// one is added in place, so that the user's `.grad` stays the same tensor, unless gradients are being recorded.
+pub(super) fn into_leaf(leaf: &Leaf, grad: Tensor) -> Result<()> {
+    let before = leaf.grad.lock().clone();
+    let after = match before {
+        None if state::is_grad_enabled() || is_ours(&grad) => grad,
+        None => ops::CLONE.call(&[Arg::Tensor(&grad)])?,
+        Some(old) if can_write(&old, &grad) => ops::ADD_.call(&[Arg::Tensor(&old), Arg::Tensor(&grad)])?,
+        Some(old) => ops::add(&old, &grad)?,
+    };
+    let replaced = leaf.grad.lock().replace(after);
+    drop(replaced);
+    Ok(())
+}
+
+fn can_write(old: &Tensor, grad: &Tensor) -> bool {
+    !state::is_grad_enabled()
+        && !old.requires_grad()
+        && !old.is_fake()
+        && !grad.is_fake()
+        && !old.storage().is_readonly()
+        && same_kind(old, grad)
+}

@@ -1,0 +1,73 @@
+//! Gradients that somebody gave us, held against the tensor they belong to. A shape that broadcasting could have
+//! made is summed back; another float dtype is cast; everything else is an error that names op and argument.
+
+use crate::ops;
+use crate::tape::{Node, Spec};
+use tp_dispatch::{Error, Result};
+use tp_tensor::{DType, Dim, Tensor};
+
+/// A gradient for a tensor of `sizes` and `dtype`.
+#[inline]
+pub(super) fn fit(grad: Tensor, sizes: &[i64], dtype: DType, who: impl FnOnce() -> Whose) -> Result<Tensor> {
+    if grad.dtype() == dtype && grad.sizes() == sizes {
+        return Ok(grad);
+    }
+    fit_slow(grad, sizes, dtype, who())
+}
+
+/// Whose gradient it is, for messages.
+pub(super) struct Whose {
+    pub op: Option<String>,
+    pub what: String,
+}
+
+#[cold]
+fn fit_slow(grad: Tensor, sizes: &[i64], dtype: DType, whose: Whose) -> Result<Tensor> {
+    let Whose { op, what } = whose;
+    let named = |e: Error| if let Some(op) = &op { e.with_op(op) } else { e };
+    if !grad.dtype().is_float() {
+        let message = format!("the gradient for {what} must be {dtype}, got {}", grad.dtype());
+        return Err(named(Error::autograd("TP3007", message)));
+    }
+    if !reducible(grad.sizes(), sizes) {
+        let message = format!(
+            "the gradient for {what} has shape {:?}, expected {:?}",
+            Dim::slice(grad.sizes()),
+            Dim::slice(sizes)
+        );
+        return Err(named(Error::autograd("TP3006", message)));
+    }
+    ops::astype(ops::sum_to_size(grad, sizes)?, dtype)
+}
+
+/// Whether broadcasting a tensor of `sizes` could give `from`.
+fn reducible(from: &[i64], sizes: &[i64]) -> bool {
+    from.len() >= sizes.len() && sizes.iter().rev().zip(from.iter().rev()).all(|(&s, &f)| s == f || s == 1)
+}
+
+/// The gradient that a foreign rule gave for edge `k` of `node`.
+pub(super) fn fit_input(node: &Node, k: usize, grad: Tensor) -> Result<Tensor> {
+    let specs = node.extra().and_then(|e| e.specs.as_deref());
+    let Some(spec) = specs.and_then(|s| s.get(k)) else { return Ok(grad) };
+    check_device(node, k, &grad, spec)?;
+    fit(grad, &spec.sizes, spec.dtype, || Whose { op: Some(node.name().to_string()), what: argument(node, k) })
+}
+
+fn check_device(node: &Node, k: usize, grad: &Tensor, spec: &Spec) -> Result<()> {
+    if grad.device() == spec.device {
+        return Ok(());
+    }
+    let message = format!("the gradient for {} is on {}, expected {}", argument(node, k), grad.device(), spec.device);
+    Err(Error::autograd("TP3008", message).with_op(node.name()))
+}
+
+/// `argument 'x'`, `argument 'xs'[2]`, `input 3`.
+fn argument(node: &Node, k: usize) -> String {
+    let Some(edge) = node.edges().get(k) else { return format!("input {k}") };
+    let def = node.op().and_then(|op| op.def());
+    match def.as_ref().and_then(|d| d.params.all.get(edge.arg())) {
+        None => format!("input {}", edge.index()),
+        Some(p) if p.type_text.contains('[') => format!("argument '{}'[{}]", p.name, edge.index()),
+        Some(p) => format!("argument '{}'", p.name),
+    }
+}

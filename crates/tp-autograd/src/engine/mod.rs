@@ -1,0 +1,10 @@
+//! The backward pass: `run` walks the tape, `accumulate` adds gradients up, `check` holds what users and foreign
+//! rules give to the shapes and dtypes it must have, `api` is what people call.
+
+mod accumulate;
+mod api;
+mod check;
+mod reach;
+mod run;
+
+pub use api::{GradOptions, backward, grad};

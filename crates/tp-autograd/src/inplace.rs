@@ -1,0 +1,117 @@
+//! Calls that write to an argument. The written tensor gets a new history over its old one. Where that cannot be
+//! right (leaves, views of leaves, tensors whose memory others see without knowing) the call is refused before
+//! anything is written; tensors that see the write without being told are refused when they are next used (`meta`).
+
+use crate::meta;
+use crate::resolve::resolve;
+use crate::rule::RuleHandle;
+use crate::tape::{self, Edge, Outputs, Saver};
+use tp_dispatch::{Arg, Call, DispatchKey, Error, Result, Rets, redispatch};
+use tp_tensor::Tensor;
+
+pub(crate) fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    if call.def.custom {
+        return refuse_custom(call);
+    }
+    let rule = resolve(call)?;
+    for t in written(call) {
+        check_written(call, t, rule.is_some())?;
+    }
+    let Some(rule) = rule else { return redispatch(call, DispatchKey::Autograd, rets) };
+    let edges = tape::collect_edges(call, rule.get().args())?;
+    if edges.is_empty() || written(call).all(|t| !t.dtype().is_float()) {
+        return redispatch(call, DispatchKey::Autograd, rets);
+    }
+    for t in written(call) {
+        check_shared(call, t)?;
+    }
+    run(call, rets, rule, edges)
+}
+
+fn run(call: &Call<'_>, rets: &mut Rets, rule: RuleHandle, edges: tape::Edges) -> Result<()> {
+    let mut saver = Saver::new(&edges);
+    rule.get().save_inputs(call, &mut saver)?;
+    redispatch(call, DispatchKey::Autograd, rets)?;
+    rule.get().save_outputs(call, rets, &mut saver)?;
+    let (saved, _) = saver.close();
+    let find = |_: &Edge| None;
+    let count = written(call).count() as u32;
+    let outputs = Outputs { rets: &[], given: &[], inputs: &find, count, flags: 0 };
+    let node = tape::build(rule, Some(call.op), edges, saved, &outputs)?;
+    for (nr, t) in written(call).enumerate() {
+        if t.dtype().is_float() {
+            meta::rebase(t, node.clone(), nr as u32);
+        }
+    }
+    Ok(())
+}
+
+/// The tensors the call writes to.
+fn written<'a>(call: &'a Call<'_>) -> impl Iterator<Item = &'a Tensor> {
+    call.def.params.written.iter().filter_map(|&i| call.args.get(i as usize).and_then(Arg::tensor))
+}
+
+/// A user's op that writes has no formula; letting it run would give gradients of the old values.
+#[cold]
+fn refuse_custom(call: &Call<'_>) -> Result<()> {
+    let mut culprit = None;
+    call.for_each_tensor(|i, t| {
+        if t.requires_grad() && culprit.is_none() {
+            culprit = Some((i, meta::is_leaf(t)));
+        }
+    });
+    let Some((i, leaf)) = culprit else {
+        return Err(Error::internal("TP9006", "the Autograd layer was entered without a gradient"));
+    };
+    let name = call.def.params.name(i).unwrap_or("?");
+    let message = if leaf && call.def.params.written.contains(&(i as u8)) {
+        format!("argument '{name}' is a leaf that requires grad, and it is used in an in-place operation")
+    } else {
+        format!("argument '{name}' requires grad, but an operator that writes to its arguments has no gradient")
+    };
+    Err(Error::autograd("TP3018", message)
+        .with_op(call.op.name())
+        .note("call it under no_grad(), or with detach()ed tensors")
+        .note("for a gradient, write an operator that returns new tensors and register_autograd for it"))
+}
+
+fn check_written(call: &Call<'_>, t: &Tensor, has_rule: bool) -> Result<()> {
+    if !t.requires_grad() {
+        return Ok(());
+    }
+    let (node, _) = meta::gradient_edge(t)?;
+    if node.is_leaf() {
+        let message = "a leaf that requires grad is used in an in-place operation";
+        return Err(leaf_error(call, message));
+    }
+    if meta::views_leaf(&node) {
+        let message = "a view of a leaf that requires grad is used in an in-place operation";
+        return Err(leaf_error(call, message));
+    }
+    if has_rule {
+        return Ok(());
+    }
+    Err(Error::autograd("TP3017", "writes to a tensor that requires grad, and has no gradient")
+        .with_op(call.op.name())
+        .note("detach() the tensor first, or use an operation that returns a new one"))
+}
+
+#[cold]
+fn leaf_error(call: &Call<'_>, message: &str) -> Error {
+    Error::autograd("TP3010", message)
+        .with_op(call.op.name())
+        .note("under no_grad() the write is allowed and not recorded; or clone() the tensor first")
+}
+
+/// A tensor without a history is about to get one. Others over the same memory would see the values and not the
+/// history: their gradients would silently be wrong.
+fn check_shared(call: &Call<'_>, t: &Tensor) -> Result<()> {
+    if t.requires_grad() || t.storage().live_headers() == 1 {
+        return Ok(());
+    }
+    let message = "values that require grad would be written to memory that other tensors share without knowing";
+    Err(Error::autograd("TP3019", message)
+        .with_op(call.op.name())
+        .note("build the result with stack(), concat(), where() or index_put() instead of writing into a view")
+        .note("or write to the whole tensor itself, after every view of it is gone"))
+}

@@ -1,0 +1,148 @@
+//! Built-in ops as rules call them: by name, through the dispatcher, so that derivatives of derivatives, capture
+//! and events come for free. Each name is looked up once.
+
+use smallvec::SmallVec;
+use std::sync::OnceLock;
+use tp_dispatch::kernel::HostArgs;
+use tp_dispatch::{Arg, Error, OpHandle, Registry, Result, Rets, Value, dispatcher};
+use tp_tensor::{DType, Scalar, Tensor};
+
+/// One built-in op.
+pub(crate) struct Builtin {
+    name: &'static str,
+    op: OnceLock<OpHandle>,
+}
+
+impl Builtin {
+    pub const fn new(name: &'static str) -> Builtin {
+        Builtin { name, op: OnceLock::new() }
+    }
+
+    /// Calls the op with one value per schema argument; its one result is a tensor.
+    #[inline]
+    pub fn call(&self, args: &[Arg<'_>]) -> Result<Tensor> {
+        let op = match self.op.get() {
+            Some(op) => *op,
+            None => self.find(args.len())?,
+        };
+        call(op, args)
+    }
+
+    #[cold]
+    fn find(&self, given: usize) -> Result<OpHandle> {
+        let op = lookup(self.name, given)?;
+        Ok(*self.op.get_or_init(|| op))
+    }
+}
+
+/// The op of that name, which must take `given` arguments.
+#[cold]
+pub(crate) fn lookup(name: &str, given: usize) -> Result<OpHandle> {
+    let op = Registry::global().lookup(name)?;
+    let takes = op.def().map_or(0, |d| d.params.len());
+    if takes == given {
+        return Ok(op);
+    }
+    let message = format!("a gradient rule calls it with {given} arguments, it takes {takes}");
+    Err(Error::internal("TP9007", message).with_op(name))
+}
+
+#[inline]
+pub(crate) fn call(op: OpHandle, args: &[Arg<'_>]) -> Result<Tensor> {
+    let mut rets = Rets::new();
+    dispatcher::call(op, args, HostArgs::NONE, &mut rets)?;
+    match rets.pop() {
+        Some(Value::Tensor(t)) => Ok(t),
+        _ => Err(Error::internal("TP9008", "a gradient rule expected one tensor").with_op(op.name())),
+    }
+}
+
+macro_rules! builtins {
+    ($($cell:ident = $name:literal),* $(,)?) => {
+        $(pub(crate) static $cell: Builtin = Builtin::new(concat!("tp::", $name));)*
+    };
+}
+
+builtins! {
+    ADD = "add", ADD_ = "add_", SUB = "sub", MUL = "mul", MUL_SCALAR = "mul.Scalar", DIV = "div",
+    DIV_SCALAR = "div.Scalar", NEG = "neg", EQ = "eq", EXP = "exp", LOGICAL_NOT = "logical_not",
+    CLONE = "clone", ASTYPE = "astype", CONTIGUOUS = "contiguous",
+    ZEROS_LIKE = "zeros_like", ONES_LIKE = "ones_like", FULL_LIKE = "full_like", NEW_ZEROS = "new_zeros",
+    WHERE_SCALAR = "where.Scalar", MASKED_FILL = "masked_fill",
+    SUM = "sum", SUM_TO_SIZE = "sum_to_size", CUMSUM = "cumsum", CUMPROD = "prod", ANY = "any", ISNAN = "isnan",
+    SOFTMAX_BACKWARD = "softmax_backward", LOG_SOFTMAX_BACKWARD = "log_softmax_backward",
+    MATMUL = "matmul",
+    RESHAPE = "reshape", EXPAND = "expand", PERMUTE = "permute_dims", TRANSPOSE = "transpose",
+    SQUEEZE = "squeeze", UNSQUEEZE = "unsqueeze", SLICE = "slice", SELECT = "select", FLIP = "flip", ROLL = "roll",
+    CONCAT = "concat", SLICE_BACKWARD = "slice_backward", SELECT_BACKWARD = "select_backward",
+    TRIL = "tril", TRIU = "triu",
+    TAKE = "take", INDEX_SELECT = "index_select", GATHER = "gather", TAKE_ALONG = "take_along_axis",
+    SCATTER_ADD = "scatter_add", INDEX_ADD = "index_add", INDEX = "index", INDEX_PUT = "index_put",
+}
+
+// ---- the few that rules use all the time ----
+
+pub(crate) fn mul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    MUL.call(&[Arg::Tensor(a), Arg::Tensor(b)])
+}
+
+pub(crate) fn mul_scalar(a: &Tensor, s: f64) -> Result<Tensor> {
+    MUL_SCALAR.call(&[Arg::Tensor(a), Arg::Scalar(Scalar::Float(s))])
+}
+
+pub(crate) fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    ADD.call(&[Arg::Tensor(a), Arg::Tensor(b)])
+}
+
+pub(crate) fn sub(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    SUB.call(&[Arg::Tensor(a), Arg::Tensor(b)])
+}
+
+pub(crate) fn div(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    DIV.call(&[Arg::Tensor(a), Arg::Tensor(b)])
+}
+
+pub(crate) fn sum(x: &Tensor, axes: &[i64], keepdims: bool) -> Result<Tensor> {
+    SUM.call(&[Arg::Tensor(x), Arg::Ints(axes), Arg::None, Arg::Bool(keepdims)])
+}
+
+/// `x` reduced to `sizes`, the inverse of broadcasting; `x` itself where nothing is to be done.
+#[inline]
+pub(crate) fn sum_to_size(x: Tensor, sizes: &[i64]) -> Result<Tensor> {
+    if x.sizes() == sizes { Ok(x) } else { SUM_TO_SIZE.call(&[Arg::Tensor(&x), Arg::Ints(sizes)]) }
+}
+
+/// `x` as `dtype`; `x` itself where nothing is to be done.
+#[inline]
+pub(crate) fn astype(x: Tensor, dtype: DType) -> Result<Tensor> {
+    if x.dtype() == dtype { Ok(x) } else { ASTYPE.call(&[Arg::Tensor(&x), Arg::DType(dtype)]) }
+}
+
+pub(crate) fn reshape(x: &Tensor, sizes: &[i64]) -> Result<Tensor> {
+    RESHAPE.call(&[Arg::Tensor(x), Arg::Ints(sizes)])
+}
+
+pub(crate) fn expand(x: &Tensor, sizes: &[i64]) -> Result<Tensor> {
+    EXPAND.call(&[Arg::Tensor(x), Arg::Ints(sizes)])
+}
+
+pub(crate) fn permute(x: &Tensor, axes: &[i64]) -> Result<Tensor> {
+    PERMUTE.call(&[Arg::Tensor(x), Arg::Ints(axes)])
+}
+
+pub(crate) fn transpose(x: &Tensor, a: i64, b: i64) -> Result<Tensor> {
+    TRANSPOSE.call(&[Arg::Tensor(x), Arg::Int(a), Arg::Int(b)])
+}
+
+pub(crate) fn zeros_like(x: &Tensor) -> Result<Tensor> {
+    ZEROS_LIKE.call(&[Arg::Tensor(x), Arg::None, Arg::None])
+}
+
+pub(crate) fn new_zeros(like: &Tensor, sizes: &[i64]) -> Result<Tensor> {
+    NEW_ZEROS.call(&[Arg::Tensor(like), Arg::Ints(sizes), Arg::None, Arg::None])
+}
+
+/// Sizes with the reduced axes put back as 1.
+pub(crate) fn keepdims_sizes(sizes: &[i64], axes: &[i64]) -> SmallVec<[i64; 4]> {
+    sizes.iter().enumerate().map(|(i, &s)| if axes.contains(&(i as i64)) { 1 } else { s }).collect()
+}

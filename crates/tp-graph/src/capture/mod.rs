@@ -1,0 +1,137 @@
+//! Capture: a layer of the dispatcher that records calls instead of running them. While a `CaptureScope` lives,
+//! every call of its thread passes the Capture key; the op's fake rule gives shapes, one node is appended, and the
+//! caller gets tensors without data. Kernel bodies do not run, so an op is one opaque node however it is written.
+//!
+//! Tensors that the function reaches on its own (closures, attributes, constants) are lifted to inputs, one per
+//! tensor, and kept alive. What the function does outside of ops is not seen here: the host guards its state.
+
+mod recorder;
+
+pub use recorder::Recorder;
+
+use crate::ir::{Graph, InputKind, Operand};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use tp_dispatch::kernel::HostArgs;
+use tp_dispatch::state::KeyGuard;
+use tp_dispatch::{Arg, Call, DispatchKey, Error, KeySet, Registry, Result, Rets, Value, fake};
+use tp_tensor::Tensor;
+
+thread_local! {
+    static SCOPES: RefCell<Vec<Rc<RefCell<Recorder>>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Makes the Capture key record. Called once, at start-up.
+pub fn install() {
+    Registry::global().install_layer(DispatchKey::Capture, capture_kernel);
+}
+
+/// True while this thread is inside a capture.
+pub fn active() -> bool {
+    SCOPES.with(|s| !s.borrow().is_empty())
+}
+
+/// One capture in progress on this thread; the innermost one records.
+pub struct CaptureScope {
+    recorder: Rc<RefCell<Recorder>>,
+    _keys: KeyGuard,
+}
+
+/// A finished capture.
+pub struct Captured {
+    pub graph: Graph,
+    /// The tensors behind the inputs of kind `Lifted`, in order.
+    pub lifted: Vec<Tensor>,
+}
+
+impl CaptureScope {
+    pub fn begin() -> CaptureScope {
+        let recorder = Rc::new(RefCell::new(Recorder::new()));
+        SCOPES.with(|s| s.borrow_mut().push(recorder.clone()));
+        CaptureScope { recorder, _keys: KeyGuard::new(DispatchKey::Capture.set(), KeySet::EMPTY) }
+    }
+
+    /// A fake that stands for `like`, as an input of the graph. It requires a gradient if `like` does.
+    pub fn input(&self, like: &Tensor, name: &str, kind: InputKind) -> Result<Tensor> {
+        self.recorder.borrow_mut().input(like, name, kind)
+    }
+
+    pub fn recorder(&self) -> std::cell::RefMut<'_, Recorder> {
+        self.recorder.borrow_mut()
+    }
+
+    /// Ends the capture with what the function returned.
+    pub fn finish(self, outputs: &[Value]) -> Result<Captured> {
+        let operands = self.recorder.borrow_mut().outputs(outputs)?;
+        Ok(self.close(operands))
+    }
+
+    /// Ends the capture with operands found before.
+    pub fn close(self, outputs: Vec<Operand>) -> Captured {
+        self.recorder.borrow_mut().take(outputs)
+    }
+}
+
+impl Drop for CaptureScope {
+    fn drop(&mut self) {
+        SCOPES.with(|s| s.borrow_mut().retain(|r| !Rc::ptr_eq(r, &self.recorder)));
+    }
+}
+
+/// Captures `f` over fakes of the tensor arguments; other arguments are passed as they are.
+pub fn capture_graph(
+    args: &[Arg<'_>],
+    names: &[Arc<str>],
+    f: &mut dyn FnMut(&[Value]) -> Result<Vec<Value>>,
+) -> Result<Captured> {
+    let scope = CaptureScope::begin();
+    let inputs = fake_inputs(&scope, args, names)?;
+    let outputs = f(&inputs)?;
+    scope.finish(&outputs)
+}
+
+/// Fakes for the tensors among the arguments, the rest unchanged.
+pub fn fake_inputs(scope: &CaptureScope, args: &[Arg<'_>], names: &[Arc<str>]) -> Result<Vec<Value>> {
+    args.iter()
+        .enumerate()
+        .map(|(i, arg)| match arg {
+            Arg::Tensor(t) => {
+                let name = names.get(i).map_or_else(|| format!("arg{i}"), |n| n.to_string());
+                scope.input(t, &name, InputKind::Argument).map(Value::Tensor)
+            }
+            other => Ok(other.to_value()),
+        })
+        .collect()
+}
+
+/// The kernel of the Capture layer, for every op.
+fn capture_kernel(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    let Some(recorder) = SCOPES.with(|s| s.borrow().last().cloned()) else { return Err(escaped(call)) };
+    let recorded = record(&recorder, call, rets);
+    recorded.map_err(|e| match tp_dispatch::host::location() {
+        Some(at) if e.kind() == tp_dispatch::ErrorKind::Capture => e.note(format!("captured at {at}")),
+        _ => e,
+    })
+}
+
+fn record(recorder: &RefCell<Recorder>, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    let bound = recorder.borrow_mut().bind(call)?;
+    // The fake rule may be foreign code: nothing is borrowed while it runs.
+    let mut next_id = Recorder::next_fake_id;
+    *rets = if bound.has_twins() {
+        let args = bound.args(call);
+        let call = Call { args: &args, host: HostArgs::NONE, ..*call };
+        fake::materialize_fakes(&call, &mut next_id)?
+    } else {
+        fake::materialize_fakes(call, &mut next_id)?
+    };
+    recorder.borrow_mut().append(call, bound, rets)
+}
+
+#[cold]
+fn escaped(call: &Call<'_>) -> Error {
+    Error::capture("TP4003", "a tensor without data was used outside of the capture that made it")
+        .with_op(call.op.name())
+        .note("do not keep tensors in globals or attributes while a function is being captured; return them")
+}

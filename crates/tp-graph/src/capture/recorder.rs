@@ -1,0 +1,380 @@
+//! What one capture has recorded so far: the graph under construction, which tensor is which value, and the real
+//! tensors that were lifted.
+
+use super::Captured;
+use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
+use crate::entity::{Entity, ValueId};
+use crate::ir::{Alias, Const, InputKind, Operand, Target, ValueType};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tp_dispatch::{Arg, Call, Error, Result, Rets, Value, host, state};
+use tp_tensor::{Tensor, TensorSpec};
+
+/// Captures are numbered, so that a tensor of one is never taken for a value of another.
+static SERIAL: AtomicU32 = AtomicU32::new(1);
+static FAKE_ID: AtomicU32 = AtomicU32::new(1);
+
+pub struct Recorder {
+    serial: u32,
+    builder: GraphBuilder,
+    /// The tensor of each value, kept so that its storage stays unique while the capture lasts.
+    fakes: Vec<Option<Tensor>>,
+    /// Real tensors by header: arguments and lifted ones, with the fake that stands for each.
+    real: HashMap<usize, Tensor>,
+    lifted: Vec<Tensor>,
+    arguments: Vec<Tensor>,
+    /// Fakes by storage, filled up to `indexed` when a fake without a name turns up.
+    by_storage: HashMap<usize, SmallVec<[ValueId; 2]>>,
+    indexed: usize,
+}
+
+/// The arguments of one call as operands, and the fakes that stand for real tensors among them.
+pub(super) struct Bound {
+    operands: SmallVec<[Operand; 4]>,
+    /// Argument number, and its tensors with twins in place of real ones.
+    twins: SmallVec<[(usize, Twins); 2]>,
+}
+
+enum Twins {
+    One(Tensor),
+    Many(Box<[Tensor]>),
+    Optional(Box<[Option<Tensor>]>),
+}
+
+impl Bound {
+    pub fn has_twins(&self) -> bool {
+        !self.twins.is_empty()
+    }
+
+    /// The call's arguments without real tensors.
+    pub fn args<'a>(&'a self, call: &Call<'a>) -> SmallVec<[Arg<'a>; 8]> {
+        let mut args: SmallVec<[Arg<'a>; 8]> = call.args.into();
+        for (i, twins) in &self.twins {
+            args[*i] = match twins {
+                Twins::One(t) => Arg::Tensor(t),
+                Twins::Many(ts) => Arg::Tensors(ts),
+                Twins::Optional(ts) => Arg::OptTensors(ts),
+            };
+        }
+        args
+    }
+}
+
+impl Recorder {
+    pub(super) fn new() -> Recorder {
+        Recorder {
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
+            builder: GraphBuilder::new(),
+            fakes: Vec::new(),
+            real: HashMap::new(),
+            lifted: Vec::new(),
+            arguments: Vec::new(),
+            by_storage: HashMap::new(),
+            indexed: 0,
+        }
+    }
+
+    pub(super) fn next_fake_id() -> u32 {
+        FAKE_ID.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn input(&mut self, like: &Tensor, name: &str, kind: InputKind) -> Result<Tensor> {
+        if let Some(fake) = self.real.get(&like.id()) {
+            return Ok(fake.clone());
+        }
+        let spec = TensorSpec::of(like);
+        let fake = Tensor::fake(&spec.sizes, &spec.strides, spec.dtype, spec.device, Self::next_fake_id())?;
+        let sharing = self.arguments.iter().chain(&self.lifted).find(|t| t.shares_storage(like)).map(Tensor::id);
+        let alias = match sharing.and_then(|id| self.real.get(&id).cloned()) {
+            Some(first) => Some(Alias::Shares(self.value_of(&first)?)),
+            None => None,
+        };
+        let value = self.builder.input(name, kind, ValueType::Tensor(spec), alias);
+        self.name(value, &fake);
+        if like.requires_grad() {
+            fake.set_requires_grad(true);
+        }
+        match kind {
+            InputKind::Lifted => self.lifted.push(like.clone()),
+            _ => self.arguments.push(like.clone()),
+        }
+        self.real.insert(like.id(), fake.clone());
+        Ok(fake)
+    }
+
+    /// An input that stands for no real tensor: the gradient of an output.
+    pub fn fresh_input(&mut self, spec: &TensorSpec, name: &str, kind: InputKind) -> Result<Tensor> {
+        let fake = Tensor::fake(&spec.sizes, &spec.strides, spec.dtype, spec.device, Self::next_fake_id())?;
+        let value = self.builder.input(name, kind, ValueType::Tensor(spec.clone()), None);
+        self.name(value, &fake);
+        Ok(fake)
+    }
+
+    /// Real tensors that were lifted so far.
+    pub fn lifted(&self) -> &[Tensor] {
+        &self.lifted
+    }
+
+    pub fn builder(&self) -> &GraphBuilder {
+        &self.builder
+    }
+
+    /// The value that `t` is in this capture; a real tensor is lifted first.
+    pub fn operand_of(&mut self, t: &Tensor) -> Result<ValueId> {
+        if t.is_fake() {
+            return self.value_of(t);
+        }
+        let fake = self.lift(t)?;
+        self.value_of(&fake)
+    }
+
+    fn lift(&mut self, t: &Tensor) -> Result<Tensor> {
+        let name = format!("lifted{}", self.lifted.len());
+        let fake = self.input(t, &name, InputKind::Lifted)?;
+        // The layers above see the real tensor; its twin takes no part in differentiation.
+        if self.lifted.last().is_some_and(|last| last.same(t)) {
+            fake.set_requires_grad(false);
+        }
+        Ok(fake)
+    }
+
+    fn name(&mut self, value: ValueId, fake: &Tensor) {
+        fake.set_trace_id(u64::from(self.serial) << 32 | u64::from(value.0));
+        self.keep(value, Some(fake.clone()));
+    }
+
+    fn keep(&mut self, value: ValueId, fake: Option<Tensor>) {
+        debug_assert_eq!(self.fakes.len(), value.index());
+        self.fakes.push(fake);
+    }
+
+    fn value_of(&mut self, fake: &Tensor) -> Result<ValueId> {
+        let id = fake.trace_id();
+        if id >> 32 == u64::from(self.serial) {
+            return Ok(ValueId(id as u32));
+        }
+        self.find_unnamed(fake)
+    }
+
+    /// A fake that no node returned: a header made over the storage of one that did (a saved tensor).
+    #[cold]
+    fn find_unnamed(&mut self, fake: &Tensor) -> Result<ValueId> {
+        for (i, known) in self.fakes.iter().enumerate().skip(self.indexed) {
+            if let Some(t) = known {
+                self.by_storage.entry(t.storage().id()).or_default().push(ValueId::new(i));
+            }
+        }
+        self.indexed = self.fakes.len();
+        let candidates = self.by_storage.get(&fake.storage().id());
+        let found = candidates.into_iter().flatten().copied().find(|v| {
+            self.fakes[v.index()].as_ref().is_some_and(|t| t.dtype() == fake.dtype() && t.layout() == fake.layout())
+        });
+        match found {
+            Some(v) => {
+                fake.set_trace_id(u64::from(self.serial) << 32 | u64::from(v.0));
+                Ok(v)
+            }
+            None => Err(Error::capture("TP4004", "a tensor without data that this capture does not know was used")
+                .note("it was kept from another capture; do not store tensors while a function is being captured")),
+        }
+    }
+
+    pub(super) fn bind(&mut self, call: &Call<'_>) -> Result<Bound> {
+        let mut bound = Bound { operands: SmallVec::new(), twins: SmallVec::new() };
+        for (i, arg) in call.args.iter().enumerate() {
+            let operand = match *arg {
+                Arg::Tensor(t) if t.is_fake() => Operand::Value(self.value_of(t)?),
+                Arg::Tensor(t) => {
+                    let twin = self.lift(t)?;
+                    let value = self.value_of(&twin)?;
+                    bound.twins.push((i, Twins::One(twin)));
+                    Operand::Value(value)
+                }
+                Arg::Tensors(ts) => {
+                    let fakes = ts.iter().map(|t| self.stand_in(t)).collect::<Result<Box<[Tensor]>>>()?;
+                    let operand = self.list(fakes.iter().map(Some))?;
+                    bound.twins.push((i, Twins::Many(fakes)));
+                    operand
+                }
+                Arg::OptTensors(ts) => {
+                    let stand_in = |t: &Option<Tensor>| t.as_ref().map(|t| self.stand_in(t)).transpose();
+                    let fakes = ts.iter().map(stand_in).collect::<Result<Box<[Option<Tensor>]>>>()?;
+                    let operand = self.list(fakes.iter().map(Option::as_ref))?;
+                    bound.twins.push((i, Twins::Optional(fakes)));
+                    operand
+                }
+                _ => literal(arg).ok_or_else(|| opaque_argument(call, i))?,
+            };
+            bound.operands.push(operand);
+        }
+        // Lists that held no real tensor go to the fake rule as the caller's own objects.
+        let unchanged = call.args.iter().all(|a| {
+            let mut all = true;
+            a.for_each_tensor(|t| all &= t.is_fake());
+            all
+        });
+        if unchanged {
+            bound.twins.clear();
+        }
+        Ok(bound)
+    }
+
+    fn stand_in(&mut self, t: &Tensor) -> Result<Tensor> {
+        if t.is_fake() { Ok(t.clone()) } else { self.lift(t) }
+    }
+
+    fn list<'t>(&mut self, items: impl Iterator<Item = Option<&'t Tensor>>) -> Result<Operand> {
+        let operand = |t: Option<&Tensor>| match t {
+            Some(t) => self.value_of(t).map(Operand::Value),
+            None => Ok(Operand::NONE),
+        };
+        Ok(Operand::List(items.map(operand).collect::<Result<_>>()?))
+    }
+
+    /// Appends the node of `call`, names the outputs in `rets`, and counts what the op writes as written.
+    pub(super) fn append(&mut self, call: &Call<'_>, bound: Bound, rets: &mut Rets) -> Result<()> {
+        let args: SmallVec<[Arg<'_>; 8]> = bound.args(call);
+        let mut outputs: SmallVec<[NewOutput; 1]> = SmallVec::new();
+        for value in rets.iter_mut() {
+            outputs.push(match value {
+                Value::Tensor(t) => NewOutput::Value(self.new_value(&args, t)?),
+                Value::Tensors(ts) => NewOutput::List(
+                    ts.iter_mut().map(|t| self.new_value(&args, t)).collect::<Result<_>>()?,
+                ),
+                other => NewOutput::Value(NewValue { ty: ValueType::Other(other.type_name().into()), alias: None }),
+            });
+        }
+        if call.def.effects.mutates {
+            for &i in &call.def.params.written {
+                if let Some(arg) = args.get(i as usize) {
+                    arg.for_each_tensor(|t| t.storage().bump_version());
+                }
+            }
+        }
+        drop(args);
+        let new = NewNode {
+            target: Target::Op(call.op),
+            inputs: bound.operands,
+            effects: call.def.effects,
+            location: host::location(),
+            phase: state::phase(),
+        };
+        let node = self.builder.node(new, outputs);
+        self.name_outputs(node, call, rets);
+        Ok(())
+    }
+
+    /// The type of an output and what it aliases. A tensor that a fake rule gave out before gets a new header.
+    fn new_value(&mut self, args: &[Arg<'_>], out: &mut Tensor) -> Result<NewValue> {
+        let mut alias = None;
+        for arg in args {
+            arg.for_each_tensor(|t| {
+                if alias.is_none() && t.shares_storage(out) {
+                    alias = Some((t.clone(), t.same(out)));
+                }
+            });
+        }
+        let spec = TensorSpec::of(out);
+        let alias = match alias {
+            Some((t, true)) => Some(Alias::Same(self.value_of(&t)?)),
+            Some((t, false)) => Some(Alias::View(self.value_of(&t)?)),
+            None => {
+                if out.trace_id() != 0 || !out.is_fake() {
+                    *out = Tensor::fake(&spec.sizes, &spec.strides, spec.dtype, spec.device, Self::next_fake_id())?;
+                }
+                None
+            }
+        };
+        Ok(NewValue { ty: ValueType::Tensor(spec), alias })
+    }
+
+    fn name_outputs(&mut self, node: crate::NodeId, call: &Call<'_>, rets: &mut Rets) {
+        let defined: SmallVec<[ValueId; 4]> = self.builder.graph().nodes[node].defined().collect();
+        let mut next = defined.into_iter();
+        for value in rets.iter_mut() {
+            let tensors: &mut [Tensor] = match value {
+                Value::Tensor(t) => std::slice::from_mut(t),
+                Value::Tensors(ts) => ts,
+                _ => {
+                    let id = next.next();
+                    if let Some(id) = id {
+                        self.keep(id, None);
+                    }
+                    continue;
+                }
+            };
+            for t in tensors {
+                let Some(id) = next.next() else { return };
+                match self.builder.graph().values[id].alias {
+                    // The caller gets its own tensor back, under the name it had.
+                    Some(Alias::Same(_)) => {
+                        self.keep(id, Some(t.clone()));
+                        if let Some(own) = own_tensor(call, t, &self.real) {
+                            *t = own;
+                        }
+                    }
+                    _ => self.name(id, t),
+                }
+            }
+        }
+    }
+
+    pub fn outputs(&mut self, outputs: &[Value]) -> Result<Vec<Operand>> {
+        outputs
+            .iter()
+            .map(|value| match value {
+                Value::Tensor(t) => self.operand_of(t).map(Operand::Value),
+                other => literal(&other.as_arg()).ok_or_else(|| {
+                    let message = format!("a captured function returned {}, which a graph cannot hold", other.type_name());
+                    Error::capture("TP4005", message).note("return tensors, numbers, strings, None, and tuples or dicts of them")
+                }),
+            })
+            .collect()
+    }
+
+    pub(super) fn take(&mut self, outputs: Vec<Operand>) -> Captured {
+        let graph = std::mem::take(&mut self.builder).finish(outputs);
+        Captured { graph, lifted: std::mem::take(&mut self.lifted) }
+    }
+}
+
+/// The real tensor of the call that `twin` stood for.
+fn own_tensor(call: &Call<'_>, twin: &Tensor, real: &HashMap<usize, Tensor>) -> Option<Tensor> {
+    let mut own = None;
+    call.for_each_tensor(|_, t| {
+        if own.is_none() && real.get(&t.id()).is_some_and(|f| f.same(twin)) {
+            own = Some(t.clone());
+        }
+    });
+    own
+}
+
+/// An argument that is no tensor, as it stands in the graph.
+pub(crate) fn literal(arg: &Arg<'_>) -> Option<Operand> {
+    let constant = |c: Const| Some(Operand::Const(c));
+    let list = |items: Box<[Operand]>| Some(Operand::List(items));
+    match *arg {
+        Arg::None => Some(Operand::NONE),
+        Arg::Scalar(s) => constant(s.into()),
+        Arg::Int(v) => constant(Const::Int(v)),
+        Arg::Float(v) => constant(Const::Float(v)),
+        Arg::Bool(v) => constant(Const::Bool(v)),
+        Arg::Str(s) => constant(Const::Str(s.into())),
+        Arg::DType(d) => constant(Const::DType(d)),
+        Arg::Device(d) => constant(Const::Device(d)),
+        Arg::Ints(v) => list(v.iter().map(|x| Operand::Const(Const::Int(*x))).collect()),
+        Arg::Floats(v) => list(v.iter().map(|x| Operand::Const(Const::Float(*x))).collect()),
+        Arg::Bools(v) => list(v.iter().map(|x| Operand::Const(Const::Bool(*x))).collect()),
+        Arg::Scalars(v) => list(v.iter().map(|x| Operand::Const((*x).into())).collect()),
+        Arg::Tensor(_) | Arg::Tensors(_) | Arg::OptTensors(_) | Arg::Host(_) => None,
+    }
+}
+
+#[cold]
+fn opaque_argument(call: &Call<'_>, i: usize) -> Error {
+    let name = call.def.params.name(i).unwrap_or("?");
+    Error::capture("TP4006", format!("argument '{name}' is an object that a graph cannot hold"))
+        .with_op(call.op.name())
+        .note("pass tensors, numbers, strings, dtypes, devices, or lists of them")
+}

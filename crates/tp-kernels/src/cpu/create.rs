@@ -1,0 +1,230 @@
+//! Fresh tensors: constant, sequences, random. Sizes and dtypes are those of the row's fake rule.
+
+use crate::cpu::cast;
+use crate::cpu::pointwise::UNLOCK;
+use crate::fake::create as rule;
+use crate::random;
+use tp_dispatch::host::without_lock;
+use tp_dispatch::{Call, FakeOuts, Result, Rets, Value};
+use tp_expr::pool;
+use tp_tensor::scalar::Element;
+use tp_tensor::{DType, Scalar, Tensor, dispatch_dtype};
+
+/// Uninitialised memory for the output that `outs` promises.
+fn promised(outs: FakeOuts) -> Result<Tensor> {
+    let (sizes, strides, dtype, device) = rule::spec_of(outs)?;
+    Ok(Tensor::empty_strided(&sizes, &strides, dtype, device)?)
+}
+
+fn filled(outs: FakeOuts, value: Scalar, rets: &mut Rets) -> Result<()> {
+    let out = promised(outs)?;
+    cast::fill(&out, value)?;
+    rets.push(Value::Tensor(out));
+    Ok(())
+}
+
+pub fn empty(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    rets.push(Value::Tensor(promised(rule::sized(call)?)?));
+    Ok(())
+}
+
+pub fn empty_strided(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    rets.push(Value::Tensor(promised(rule::strided(call)?)?));
+    Ok(())
+}
+
+pub fn empty_like(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    rets.push(Value::Tensor(promised(rule::like(call)?)?));
+    Ok(())
+}
+
+pub fn new_empty(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    rets.push(Value::Tensor(promised(rule::new_sized(call)?)?));
+    Ok(())
+}
+
+pub fn zeros(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    filled(rule::sized(call)?, Scalar::Bool(false), rets)
+}
+
+pub fn ones(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    filled(rule::sized(call)?, Scalar::Bool(true), rets)
+}
+
+pub fn full(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    filled(rule::full(call)?, call.scalar(1)?, rets)
+}
+
+pub fn zeros_like(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    filled(rule::like(call)?, Scalar::Bool(false), rets)
+}
+
+pub fn ones_like(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    filled(rule::like(call)?, Scalar::Bool(true), rets)
+}
+
+pub fn full_like(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    filled(rule::full_like(call)?, call.scalar(1)?, rets)
+}
+
+pub fn new_zeros(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    filled(rule::new_sized(call)?, Scalar::Bool(false), rets)
+}
+
+/// Writes `f(i)` to every element of a fresh contiguous tensor.
+fn generate<T: Element>(out: &Tensor, f: impl Fn(usize) -> T + Sync) {
+    let target = Target(out.data_ptr());
+    pool::parallel_for(out.numel() as usize, 1 << 14, |range| {
+        for i in range {
+            // SAFETY: within the output; every thread has its own range.
+            unsafe { target.at::<T>(i).write(f(i)) };
+        }
+    });
+}
+
+/// A pointer that the threads of one kernel share; each writes to its own part.
+struct Target(*mut u8);
+
+// SAFETY: see above.
+unsafe impl Send for Target {}
+// SAFETY: see above.
+unsafe impl Sync for Target {}
+
+impl Target {
+    fn at<T>(&self, i: usize) -> *mut T {
+        self.0.cast::<T>().wrapping_add(i)
+    }
+}
+
+pub fn arange(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    let out = promised(rule::arange(call)?)?;
+    let range = rule::range(call)?;
+    dispatch_dtype!(out.dtype(), T => match (range.start, range.step) {
+        (Scalar::Float(_), _) | (_, Scalar::Float(_)) => {
+            let (start, step): (f64, f64) = (range.start.to(), range.step.to());
+            generate(&out, |i| T::from_f64(start + i as f64 * step));
+        }
+        _ => {
+            let (start, step): (i64, i64) = (range.start.to(), range.step.to());
+            generate(&out, |i| T::from_i64(start.wrapping_add((i as i64).wrapping_mul(step))));
+        }
+    });
+    rets.push(Value::Tensor(out));
+    Ok(())
+}
+
+pub fn linspace(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    let out = promised(rule::linspace(call)?)?;
+    let (start, stop): (f64, f64) = (call.scalar(0)?.to(), call.scalar(1)?.to());
+    let endpoint = call.bool(5)?;
+    let n = out.numel();
+    let steps = if endpoint { (n - 1).max(1) } else { n.max(1) } as f64;
+    let last = n as usize - usize::from(n > 0);
+    dispatch_dtype!(out.dtype(), T => generate(&out, |i| {
+        // The end is met exactly.
+        let v = if endpoint && i == last && i > 0 { stop } else { start + (stop - start) * (i as f64 / steps) };
+        T::from_f64(v)
+    }));
+    rets.push(Value::Tensor(out));
+    Ok(())
+}
+
+pub fn eye(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    let out = promised(rule::eye(call)?)?;
+    let k = call.int(2)?;
+    let columns = out.sizes()[1].max(1) as usize;
+    dispatch_dtype!(out.dtype(), T => generate(&out, |i| {
+        T::from_bool((i % columns) as i64 - (i / columns) as i64 == k)
+    }));
+    rets.push(Value::Tensor(out));
+    Ok(())
+}
+
+// ---- random ----
+
+/// Fills blocks of `N` elements, each from one block of the generator.
+fn draw<T: Element, const N: usize>(out: &Tensor, f: impl Fn([u32; 4]) -> [T; N] + Sync + Send) {
+    let n = out.numel() as usize;
+    let blocks = n.div_ceil(N);
+    let stream = random::reserve(blocks as u64);
+    let target = Target(out.data_ptr());
+    let work = || {
+        pool::parallel_for(blocks, 1 << 12, |range| {
+            for b in range {
+                let values = f(stream.block(b as u64));
+                for (k, &value) in values.iter().enumerate().take(n - (b * N).min(n)) {
+                    // SAFETY: within the output; every thread has its own blocks.
+                    unsafe { target.at::<T>(b * N + k).write(value) };
+                }
+            }
+        });
+    };
+    if n as i64 >= UNLOCK { without_lock(work) } else { work() }
+}
+
+/// A float in [0, 1) with 24 bits.
+fn unit32(word: u32) -> f64 {
+    f64::from(word >> 8) * (1.0 / 16_777_216.0)
+}
+
+/// A float in [0, 1) with 53 bits.
+fn unit64(high: u32, low: u32) -> f64 {
+    ((u64::from(high) << 32 | u64::from(low)) >> 11) as f64 * (1.0 / 9_007_199_254_740_992.0)
+}
+
+/// Box and Muller: two independent normal numbers from two uniform ones.
+fn normal_pair(u: f64, v: f64) -> [f64; 2] {
+    // 1 - u lies in (0, 1], so the logarithm is finite.
+    let radius = (-2.0 * (1.0 - u).ln()).sqrt();
+    let (sin, cos) = (std::f64::consts::TAU * v).sin_cos();
+    [radius * cos, radius * sin]
+}
+
+fn shaped(call: &Call<'_>, rets: &mut Rets, f: impl Fn(f64) -> f64 + Sync + Send, normal: bool) -> Result<()> {
+    let out = promised(rule::random(call)?)?;
+    if out.dtype() == DType::F64 {
+        draw::<f64, 2>(&out, |w| {
+            let (u, v) = (unit64(w[0], w[1]), unit64(w[2], w[3]));
+            if normal { normal_pair(u, v).map(&f) } else { [f(u), f(v)] }
+        });
+    } else {
+        dispatch_dtype!(out.dtype(), T => draw::<T, 4>(&out, |w| {
+            let u = w.map(unit32);
+            let [a, b, c, d] = if normal {
+                let ([a, b], [c, d]) = (normal_pair(u[0], u[1]), normal_pair(u[2], u[3]));
+                [a, b, c, d]
+            } else {
+                u
+            };
+            [a, b, c, d].map(|v| T::from_f64(f(v)))
+        }));
+    }
+    rets.push(Value::Tensor(out));
+    Ok(())
+}
+
+pub fn normal(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    let (mean, std) = (call.scalar(1)?.to::<f64>(), call.scalar(2)?.to::<f64>());
+    shaped(call, rets, move |v| mean + std * v, true)
+}
+
+pub fn uniform(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    let (low, high) = (call.scalar(1)?.to::<f64>(), call.scalar(2)?.to::<f64>());
+    shaped(call, rets, move |v| low + (high - low) * v, false)
+}
+
+pub fn randint(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    let out = promised(rule::randint(call)?)?;
+    let (low, high) = (call.int(0)?, call.int(1)?);
+    // The bias of taking the high half of a product is below 2^-32 for spans of 32 bits.
+    let span = high.wrapping_sub(low) as u64;
+    let pick = move |high: u32, low_word: u32| {
+        let word = u64::from(high) << 32 | u64::from(low_word);
+        low.wrapping_add((u128::from(word) * u128::from(span) >> 64) as i64)
+    };
+    dispatch_dtype!(out.dtype(), T => draw::<T, 2>(&out, |w| {
+        [T::from_i64(pick(w[0], w[1])), T::from_i64(pick(w[2], w[3]))]
+    }));
+    rets.push(Value::Tensor(out));
+    Ok(())
+}

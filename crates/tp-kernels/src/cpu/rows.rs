@@ -1,0 +1,284 @@
+//! Loops over one contiguous row, or over columns of contiguous rows: sums that are accurate and the same whatever
+//! the number of threads, and folds without an order to keep.
+//!
+//! # Sums
+//! A row is cut into blocks of fixed size; a block is added in `LANES` independent lanes, lanes and blocks are
+//! added pairwise. So the error grows with the logarithm of the length, and the order of additions depends on the
+//! length alone.
+
+use tp_tensor::scalar::{Bool, Element};
+
+/// Independent accumulators of one block: four vectors of the widest kind.
+const LANES: usize = 64;
+/// Elements of a block.
+pub const BLOCK: usize = 4096;
+/// Columns that are accumulated side by side.
+pub const COLUMNS: usize = 64;
+/// Rows added into one accumulator before partial results are added pairwise.
+const RUN: usize = 64;
+
+/// An associative operation with an identity, from elements to an accumulator.
+pub trait Fold {
+    type In: Element;
+    type Acc: Copy + Send + Sync;
+    const IDENTITY: Self::Acc;
+    fn load(x: Self::In) -> Self::Acc;
+    fn join(a: Self::Acc, b: Self::Acc) -> Self::Acc;
+}
+
+pub struct Sum<T, A>(std::marker::PhantomData<(T, A)>);
+pub struct Product<T, A>(std::marker::PhantomData<(T, A)>);
+pub struct Max<T>(std::marker::PhantomData<T>);
+pub struct Min<T>(std::marker::PhantomData<T>);
+pub struct Any<T>(std::marker::PhantomData<T>);
+pub struct All<T>(std::marker::PhantomData<T>);
+
+macro_rules! arithmetic {
+    ($($t:ty => $acc:ty, $to:ident, $one:expr, $add:expr, $mul:expr;)*) => {$(
+        impl Fold for Sum<$t, $acc> {
+            type In = $t;
+            type Acc = $acc;
+            const IDENTITY: $acc = 0 as $acc;
+            #[inline(always)]
+            fn load(x: $t) -> $acc {
+                x.$to()
+            }
+            #[inline(always)]
+            fn join(a: $acc, b: $acc) -> $acc {
+                $add(a, b)
+            }
+        }
+        impl Fold for Product<$t, $acc> {
+            type In = $t;
+            type Acc = $acc;
+            const IDENTITY: $acc = $one;
+            #[inline(always)]
+            fn load(x: $t) -> $acc {
+                x.$to()
+            }
+            #[inline(always)]
+            fn join(a: $acc, b: $acc) -> $acc {
+                $mul(a, b)
+            }
+        }
+    )*};
+}
+
+arithmetic! {
+    f32 => f32, to_f32, 1.0, |a: f32, b: f32| a + b, |a: f32, b: f32| a * b;
+    f64 => f64, to_f64, 1.0, |a: f64, b: f64| a + b, |a: f64, b: f64| a * b;
+    Bool => i64, to_i64, 1, i64::wrapping_add, i64::wrapping_mul;
+    u8 => i64, to_i64, 1, i64::wrapping_add, i64::wrapping_mul;
+    i8 => i64, to_i64, 1, i64::wrapping_add, i64::wrapping_mul;
+    i16 => i64, to_i64, 1, i64::wrapping_add, i64::wrapping_mul;
+    i32 => i64, to_i64, 1, i64::wrapping_add, i64::wrapping_mul;
+    i64 => i64, to_i64, 1, i64::wrapping_add, i64::wrapping_mul;
+}
+
+macro_rules! extremes {
+    ($($t:ty, $low:expr, $high:expr, $is_nan:expr;)*) => {$(
+        impl Fold for Max<$t> {
+            type In = $t;
+            type Acc = $t;
+            const IDENTITY: $t = $low;
+            #[inline(always)]
+            fn load(x: $t) -> $t {
+                x
+            }
+            #[inline(always)]
+            fn join(a: $t, b: $t) -> $t {
+                if $is_nan(a) || a > b { a } else { b }
+            }
+        }
+        impl Fold for Min<$t> {
+            type In = $t;
+            type Acc = $t;
+            const IDENTITY: $t = $high;
+            #[inline(always)]
+            fn load(x: $t) -> $t {
+                x
+            }
+            #[inline(always)]
+            fn join(a: $t, b: $t) -> $t {
+                if $is_nan(a) || a < b { a } else { b }
+            }
+        }
+    )*};
+}
+
+extremes! {
+    f32, f32::NEG_INFINITY, f32::INFINITY, f32::is_nan;
+    f64, f64::NEG_INFINITY, f64::INFINITY, f64::is_nan;
+    u8, u8::MIN, u8::MAX, |_| false;
+    i8, i8::MIN, i8::MAX, |_| false;
+    i16, i16::MIN, i16::MAX, |_| false;
+    i32, i32::MIN, i32::MAX, |_| false;
+    i64, i64::MIN, i64::MAX, |_| false;
+}
+
+impl<T: Element> Fold for Any<T> {
+    type In = T;
+    type Acc = bool;
+    const IDENTITY: bool = false;
+    #[inline(always)]
+    fn load(x: T) -> bool {
+        x.to_bool()
+    }
+    #[inline(always)]
+    fn join(a: bool, b: bool) -> bool {
+        a | b
+    }
+}
+
+impl<T: Element> Fold for All<T> {
+    type In = T;
+    type Acc = bool;
+    const IDENTITY: bool = true;
+    #[inline(always)]
+    fn load(x: T) -> bool {
+        x.to_bool()
+    }
+    #[inline(always)]
+    fn join(a: bool, b: bool) -> bool {
+        a & b
+    }
+}
+
+/// One block of at most `BLOCK` elements.
+///
+/// # Safety
+/// `p` points to n elements.
+#[inline(always)]
+unsafe fn block<F: Fold>(p: *const F::In, n: usize) -> F::Acc {
+    let mut lanes = [F::IDENTITY; LANES];
+    let whole = n / LANES * LANES;
+    let mut at = 0;
+    while at < whole {
+        for (k, lane) in lanes.iter_mut().enumerate() {
+            // SAFETY: at + k < n.
+            *lane = F::join(*lane, F::load(unsafe { p.add(at + k).read_unaligned() }));
+        }
+        at += LANES;
+    }
+    for (k, lane) in lanes.iter_mut().enumerate().take(n - whole) {
+        // SAFETY: whole + k < n.
+        *lane = F::join(*lane, F::load(unsafe { p.add(whole + k).read_unaligned() }));
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for k in 0..width {
+            lanes[k] = F::join(lanes[k], lanes[k + width]);
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// A row of n elements.
+///
+/// # Safety
+/// `p` points to n elements.
+#[inline(always)]
+pub unsafe fn row<F: Fold>(p: *const F::In, n: usize) -> F::Acc {
+    if n <= LANES {
+        // Short rows: a plain loop, in order.
+        // SAFETY: the caller's promise.
+        return (0..n).fold(F::IDENTITY, |a, i| F::join(a, F::load(unsafe { p.add(i).read_unaligned() })));
+    }
+    let mut pairs = Pairwise::<F>::new();
+    let mut at = 0;
+    while at < n {
+        // SAFETY: within the row.
+        pairs.push(unsafe { block::<F>(p.add(at), BLOCK.min(n - at)) });
+        at += BLOCK;
+    }
+    pairs.finish()
+}
+
+/// Adds a sequence pairwise as it comes: partial results of equal weight are joined, like carries.
+pub struct Pairwise<F: Fold> {
+    partial: [F::Acc; 64],
+    count: u64,
+}
+
+impl<F: Fold> Pairwise<F> {
+    #[inline(always)]
+    pub fn new() -> Self {
+        Pairwise { partial: [F::IDENTITY; 64], count: 0 }
+    }
+
+    #[inline(always)]
+    pub fn push(&mut self, mut value: F::Acc) {
+        let mut level = 0;
+        while self.count >> level & 1 == 1 {
+            value = F::join(self.partial[level], value);
+            level += 1;
+        }
+        self.partial[level] = value;
+        self.count += 1;
+    }
+
+    #[inline(always)]
+    pub fn finish(self) -> F::Acc {
+        let mut out: Option<F::Acc> = None;
+        for level in 0..64 {
+            if self.count >> level & 1 == 1 {
+                out = Some(out.map_or(self.partial[level], |o| F::join(self.partial[level], o)));
+            }
+        }
+        out.unwrap_or(F::IDENTITY)
+    }
+}
+
+/// Up to `COLUMNS` neighbouring columns of n rows, `stride` elements apart, into `out`. Rows are added in runs,
+/// runs pairwise.
+///
+/// # Safety
+/// Every row has `width` elements.
+#[inline(always)]
+pub unsafe fn columns<F: Fold>(p: *const F::In, n: usize, stride: isize, width: usize, out: &mut [F::Acc; COLUMNS]) {
+    // Level k holds the sum of 2^k runs where bit k of the count is set.
+    let mut levels: Vec<[F::Acc; COLUMNS]> = Vec::new();
+    let mut count = 0u64;
+    let mut start = 0;
+    while start < n {
+        let mut run = [F::IDENTITY; COLUMNS];
+        for i in start..(start + RUN).min(n) {
+            // SAFETY: row i.
+            let source = unsafe { p.offset(i as isize * stride) };
+            if width == COLUMNS {
+                for (k, lane) in run.iter_mut().enumerate() {
+                    // SAFETY: k < width.
+                    *lane = F::join(*lane, F::load(unsafe { source.add(k).read_unaligned() }));
+                }
+            } else {
+                for (k, lane) in run.iter_mut().enumerate().take(width) {
+                    // SAFETY: k < width.
+                    *lane = F::join(*lane, F::load(unsafe { source.add(k).read_unaligned() }));
+                }
+            }
+        }
+        let mut level = 0;
+        while count >> level & 1 == 1 {
+            for (a, b) in run.iter_mut().zip(&levels[level]) {
+                *a = F::join(*b, *a);
+            }
+            level += 1;
+        }
+        if level == levels.len() {
+            levels.push(run);
+        } else {
+            levels[level] = run;
+        }
+        count += 1;
+        start += RUN;
+    }
+    *out = [F::IDENTITY; COLUMNS];
+    for (level, partial) in levels.iter().enumerate() {
+        if count >> level & 1 == 1 {
+            for (a, b) in out.iter_mut().zip(partial) {
+                *a = F::join(*b, *a);
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What creation calls make: sizes, dtype, device. Kernels ask here too.
+
+use crate::fake::{contiguous, known};
+use smallvec::smallvec;
+use tp_dispatch::{Call, Error, FakeOut, FakeOuts, Result};
+use tp_tensor::promote::{DEFAULT_FLOAT, DEFAULT_INT, default_dtype};
+use tp_tensor::{DType, Device, Dims, Scalar, TensorSpec, layout};
+
+/// Dtype and device given as keyword arguments from index `at` on, else these.
+fn options(call: &Call<'_>, at: usize, dtype: DType, device: Device) -> (DType, Device) {
+    (call.opt_dtype(at).unwrap_or(dtype), call.opt_device(at + 1).unwrap_or(device))
+}
+
+fn of_sizes(sizes: &[i64], (dtype, device): (DType, Device)) -> Result<FakeOuts> {
+    if known(sizes).is_ok() {
+        layout::checked_numel(sizes, dtype.itemsize())?;
+    }
+    Ok(contiguous(sizes, dtype, device))
+}
+
+pub fn sized(call: &Call<'_>) -> Result<FakeOuts> {
+    of_sizes(call.ints(0)?, options(call, 1, DEFAULT_FLOAT, Device::CPU))
+}
+
+pub fn full(call: &Call<'_>) -> Result<FakeOuts> {
+    let dtype = default_dtype(call.scalar(1)?.category());
+    of_sizes(call.ints(0)?, options(call, 2, dtype, Device::CPU))
+}
+
+pub fn strided(call: &Call<'_>) -> Result<FakeOuts> {
+    let (sizes, strides) = (call.ints(0)?, call.ints(1)?);
+    if sizes.len() != strides.len() {
+        let message = format!("{} strides for {} dimensions", strides.len(), sizes.len());
+        return Err(Error::value("TP1128", message));
+    }
+    if let Some(bad) = strides.iter().find(|s| **s < 0) {
+        return Err(Error::value("TP1128", format!("strides must not be negative, got {bad}")));
+    }
+    let (dtype, device) = options(call, 2, DEFAULT_FLOAT, Device::CPU);
+    layout::checked_numel(known(sizes)?, dtype.itemsize())?;
+    Ok(smallvec![FakeOut::Spec(TensorSpec { dtype, sizes: sizes.into(), strides: strides.into(), device })])
+}
+
+pub fn like(call: &Call<'_>) -> Result<FakeOuts> {
+    let x = call.tensor(0)?;
+    of_sizes(x.sizes(), options(call, 1, x.dtype(), x.device()))
+}
+
+pub fn full_like(call: &Call<'_>) -> Result<FakeOuts> {
+    let x = call.tensor(0)?;
+    of_sizes(x.sizes(), options(call, 2, x.dtype(), x.device()))
+}
+
+pub fn new_sized(call: &Call<'_>) -> Result<FakeOuts> {
+    let x = call.tensor(0)?;
+    of_sizes(call.ints(1)?, options(call, 2, x.dtype(), x.device()))
+}
+
+/// Start, step and count of a range. Integers are counted exactly.
+pub struct Range {
+    pub start: Scalar,
+    pub step: Scalar,
+    pub count: i64,
+}
+
+pub fn range(call: &Call<'_>) -> Result<Range> {
+    let step = call.scalar(2)?;
+    let (start, stop) = match call.args[1].scalar() {
+        Some(stop) => (call.scalar(0)?, stop),
+        None => (Scalar::Int(0), call.scalar(0)?),
+    };
+    let zero = || Error::value("TP1129", "step must not be zero");
+    let count = match (start, stop, step) {
+        (Scalar::Float(_), ..) | (_, Scalar::Float(_), _) | (.., Scalar::Float(_)) => {
+            let (a, b, s): (f64, f64, f64) = (start.to(), stop.to(), step.to());
+            let count = ((b - a) / s).ceil();
+            match (s == 0.0, count.is_finite()) {
+                (true, _) => return Err(zero()),
+                (_, false) => return Err(Error::value("TP1129", "a range needs finite bounds")),
+                _ => count.max(0.0) as i64,
+            }
+        }
+        _ => {
+            let (a, b, s) = (start.to::<i64>() as i128, stop.to::<i64>() as i128, step.to::<i64>() as i128);
+            let span = if s > 0 { b - a + s - 1 } else { a - b - s - 1 };
+            if s == 0 {
+                return Err(zero());
+            }
+            i64::try_from((span / s.abs()).max(0)).unwrap_or(i64::MAX)
+        }
+    };
+    Ok(Range { start, step, count })
+}
+
+pub fn arange(call: &Call<'_>) -> Result<FakeOuts> {
+    let given = call.args[..3].iter().filter_map(|a| a.scalar());
+    let float = given.into_iter().any(|s| matches!(s, Scalar::Float(_)));
+    let dtype = if float { DEFAULT_FLOAT } else { DEFAULT_INT };
+    of_sizes(&[range(call)?.count], options(call, 3, dtype, Device::CPU))
+}
+
+pub fn linspace(call: &Call<'_>) -> Result<FakeOuts> {
+    of_sizes(&[call.int(2)?], options(call, 3, DEFAULT_FLOAT, Device::CPU))
+}
+
+pub fn eye(call: &Call<'_>) -> Result<FakeOuts> {
+    let rows = call.int(0)?;
+    let columns = call.args[1].int().unwrap_or(rows);
+    of_sizes(&[rows, columns], options(call, 3, DEFAULT_FLOAT, Device::CPU))
+}
+
+pub fn random(call: &Call<'_>) -> Result<FakeOuts> {
+    let (dtype, device) = options(call, 3, DEFAULT_FLOAT, Device::CPU);
+    if !dtype.is_float() {
+        return Err(Error::dtype("TP1203", format!("random floats need a float dtype, got {dtype}")));
+    }
+    of_sizes(call.ints(0)?, (dtype, device))
+}
+
+pub fn randint(call: &Call<'_>) -> Result<FakeOuts> {
+    let (low, high) = (call.int(0)?, call.int(1)?);
+    if low >= high {
+        return Err(Error::value("TP1130", format!("low must be less than high, got {low} and {high}")));
+    }
+    of_sizes(call.ints(2)?, options(call, 3, DEFAULT_INT, Device::CPU))
+}
+
+/// The one fresh output a rule promises, as a tensor to be written.
+pub fn spec_of(outs: FakeOuts) -> Result<(Dims, Dims, DType, Device)> {
+    match outs.into_iter().next() {
+        Some(FakeOut::Spec(s)) => Ok((s.sizes, s.strides, s.dtype, s.device)),
+        _ => Err(Error::internal("TP9003", "the rule of a fresh output")),
+    }
+}

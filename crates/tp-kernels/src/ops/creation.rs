@@ -1,0 +1,119 @@
+//! Creation rows. The dtype defaults to float32, or follows the number or tensor given.
+
+use crate::cpu::create;
+use crate::fake::create as fake;
+use crate::row::{RANDOM, Row, op};
+use tp_dispatch::GradSpec;
+
+const NONE: GradSpec = GradSpec::NotDifferentiable("its result does not depend on the values of a tensor");
+
+pub static ROWS: &[Row] = &[
+    op!(
+        ["empty(SymInt[] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::sized),
+        create::empty,
+        NONE
+    ),
+    op!(
+        ["zeros(SymInt[] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::sized),
+        create::zeros,
+        NONE
+    ),
+    op!(
+        ["ones(SymInt[] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::sized),
+        create::ones,
+        NONE
+    ),
+    op!(
+        ["full(SymInt[] shape, Scalar fill_value, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::full),
+        create::full,
+        NONE
+    ),
+    op!(
+        ["empty_strided(SymInt[] shape, SymInt[] strides, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::strided),
+        create::empty_strided,
+        NONE
+    ),
+    // Like a tensor: contiguous, whatever the strides of that tensor.
+    op!(
+        ["empty_like(Tensor x, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::like),
+        create::empty_like,
+        NONE
+    ),
+    op!(
+        ["zeros_like(Tensor x, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::like),
+        create::zeros_like,
+        NONE
+    ),
+    op!(
+        ["ones_like(Tensor x, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::like),
+        create::ones_like,
+        NONE
+    ),
+    op!(
+        ["full_like(Tensor x, Scalar fill_value, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::full_like),
+        create::full_like,
+        NONE
+    ),
+    op!(
+        ["new_empty(Tensor x, SymInt[] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::new_sized),
+        create::new_empty,
+        NONE
+    ),
+    op!(
+        ["new_zeros(Tensor x, SymInt[] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::new_sized),
+        create::new_zeros,
+        NONE
+    ),
+    // Sequences.
+    op!(
+        ["arange(Scalar start, Scalar? stop=None, Scalar step=1, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::arange),
+        create::arange,
+        NONE
+    ),
+    op!(
+        ["linspace(Scalar start, Scalar stop, SymInt num, *, ScalarType? dtype=None, Device? device=None, bool endpoint=True) -> Tensor"],
+        Some(fake::linspace),
+        create::linspace,
+        NONE
+    ),
+    op!(
+        ["eye(SymInt n_rows, SymInt? n_cols=None, *, int k=0, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::eye),
+        create::eye,
+        NONE
+    ),
+    // Random numbers, from the generator that `random::manual_seed` seeds.
+    op!(
+        ["normal(SymInt[] shape, *, float mean=0.0, float std=1.0, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::random),
+        create::normal,
+        NONE,
+        effects = RANDOM
+    ),
+    op!(
+        ["uniform(SymInt[] shape, *, float low=0.0, float high=1.0, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::random),
+        create::uniform,
+        NONE,
+        effects = RANDOM
+    ),
+    op!(
+        ["randint(SymInt low, SymInt high, SymInt[] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(fake::randint),
+        create::randint,
+        NONE,
+        effects = RANDOM
+    ),
+];

@@ -1,0 +1,149 @@
+//! The type `tensorplay.Tensor`: its slots, members and hot methods, put together. Final, without a `__dict__`, with
+//! weak references; what is not hot is installed on it from Python (`tensorplay._tensor`).
+//!
+//! # Limitations
+//! A Python subclass is not possible: exact type checks are what makes calls cheap.
+
+mod buffer;
+mod getset;
+mod indexing;
+mod methods;
+mod number;
+mod scalar;
+
+use super::ffi::{self as x, Obj};
+use super::{ret, shell};
+use crate::error;
+use pyo3::ffi;
+use std::os::raw::{c_int, c_void};
+use std::ptr;
+use tp_dispatch::Result;
+
+pub use indexing::key_text;
+
+unsafe extern "C" fn no_new(_: *mut ffi::PyTypeObject, _: Obj, _: Obj) -> Obj {
+    // SAFETY: lock held; a static message.
+    unsafe {
+        ffi::PyErr_SetString(
+            ffi::PyExc_TypeError,
+            c"a Tensor is made by tensorplay.tensor(data), tensorplay.asarray(obj) or tensorplay.empty(shape)".as_ptr(),
+        );
+    }
+    ptr::null_mut()
+}
+
+/// Identity: `==` compares elements, so that equal tensors must not share a hash.
+unsafe extern "C" fn hash(op: Obj) -> ffi::Py_hash_t {
+    // Objects lie on 16-byte boundaries: the low bits say nothing. A hash is never -1.
+    ((op as usize).rotate_right(4) & (isize::MAX as usize)) as ffi::Py_hash_t
+}
+
+unsafe extern "C" fn repr(op: Obj) -> Obj {
+    // SAFETY: called on a live tensor with the lock held.
+    ret::guard(|| unsafe {
+        let text = crate::tensor::repr::text(op)?;
+        Ok(ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), text.len() as isize))
+    })
+}
+
+fn slot(slot: c_int, pfunc: *mut c_void) -> ffi::PyType_Slot {
+    ffi::PyType_Slot { slot, pfunc }
+}
+
+fn slots() -> Vec<ffi::PyType_Slot> {
+    let members = Box::leak(Box::new([
+        ffi::PyMemberDef {
+            name: c"__weaklistoffset__".as_ptr(),
+            type_code: ffi::Py_T_PYSSIZET,
+            offset: shell::WEAK_OFFSET as ffi::Py_ssize_t,
+            flags: ffi::Py_READONLY,
+            doc: ptr::null(),
+        },
+        // SAFETY: the terminator is all zeros.
+        unsafe { std::mem::zeroed() },
+    ]));
+    let mut all = vec![
+        slot(ffi::Py_tp_dealloc, shell::dealloc as *mut c_void),
+        slot(ffi::Py_tp_traverse, shell::traverse as *mut c_void),
+        slot(ffi::Py_tp_clear, shell::clear as *mut c_void),
+        slot(ffi::Py_tp_new, no_new as *mut c_void),
+        slot(ffi::Py_tp_hash, hash as *mut c_void),
+        slot(ffi::Py_tp_repr, repr as *mut c_void),
+        slot(ffi::Py_tp_doc, DOC.as_ptr().cast_mut().cast()),
+        slot(ffi::Py_tp_members, members.as_mut_ptr().cast()),
+        slot(ffi::Py_tp_methods, methods::table().cast()),
+        slot(ffi::Py_tp_getset, getset::table().cast()),
+    ];
+    all.extend(number::slots());
+    all.extend(scalar::slots());
+    all.extend(indexing::slots());
+    all.extend(buffer::slots());
+    all.push(slot(0, ptr::null_mut()));
+    all
+}
+
+const DOC: &std::ffi::CStr = c"A multi-dimensional array of one dtype on one device.
+
+Made by tensorplay.tensor, asarray, from_numpy, from_dlpack and the creation functions; arithmetic is elementwise
+with broadcasting, and Python numbers are weak: they never widen the dtype within its kind.";
+
+/// Makes the type. Null with an exception set when that fails.
+///
+/// # Safety
+/// Lock held; called once at import, after the built-in ops were registered.
+pub unsafe fn init_type() -> *mut ffi::PyTypeObject {
+    let built: Result<*mut ffi::PyTypeObject> = (|| {
+        number::resolve()?;
+        methods::resolve()?;
+        let mut slots = slots();
+        let mut spec = ffi::PyType_Spec {
+            name: c"tensorplay.Tensor".as_ptr(),
+            basicsize: size_of::<shell::Shell>() as c_int,
+            itemsize: 0,
+            flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC) as u32,
+            slots: slots.as_mut_ptr(),
+        };
+        // SAFETY: the spec is copied; tables it points to are static or leaked. NumPy leaves operators with a
+        // class to us whose `__array_ufunc__` is None.
+        unsafe {
+            let ty = ffi::PyType_FromSpec(&mut spec);
+            if ty.is_null() || ffi::PyObject_SetAttrString(ty, c"__array_ufunc__".as_ptr(), ffi::Py_None()) != 0 {
+                return Err(error::fetch());
+            }
+            Ok(ty.cast())
+        }
+    })();
+    built.unwrap_or_else(|e| {
+        error::set(e);
+        ptr::null_mut()
+    })
+}
+
+/// The tensor in `op`; slots are called with their own type first.
+///
+/// # Safety
+/// A live tensor object.
+#[inline(always)]
+unsafe fn this<'a>(op: Obj) -> &'a tp_tensor::Tensor {
+    // SAFETY: the caller's promise.
+    unsafe { shell::tensor_of(op) }
+}
+
+/// # Safety
+/// Lock held.
+unsafe fn new_ref(obj: Obj) -> Obj {
+    // SAFETY: a live object.
+    unsafe { ffi::Py_NewRef(obj) }
+}
+
+#[cold]
+unsafe fn not_implemented() -> Obj {
+    // SAFETY: lock held.
+    unsafe { new_ref(ffi::Py_NotImplemented()) }
+}
+
+/// True for anything that Python itself would take as an index.
+unsafe fn is_index(obj: Obj) -> bool {
+    // SAFETY: a live object.
+    unsafe { x::type_of(obj) == &raw mut ffi::PyLong_Type || ffi::PyIndex_Check(obj) != 0 }
+}

@@ -1,0 +1,78 @@
+//! A tensor of one element as a Python number: bool, int, float, index, complex and `item`.
+
+use super::{slot, this};
+use crate::hot::ffi::Obj;
+use crate::hot::{convert, ret};
+use crate::{error, types};
+use pyo3::ffi;
+use std::os::raw::{c_int, c_void};
+use tp_dispatch::{Error, Result};
+use tp_tensor::Scalar;
+
+unsafe extern "C" fn truth(op: Obj) -> c_int {
+    // SAFETY: a live tensor, lock held.
+    ret::guard_int(|| unsafe {
+        Ok(match types::item(this(op)).map_err(ambiguous)? {
+            Scalar::Bool(v) => v.into(),
+            Scalar::Int(v) => (v != 0).into(),
+            Scalar::Float(v) => (v != 0.0).into(),
+        })
+    })
+}
+
+#[cold]
+fn ambiguous(e: Error) -> Error {
+    if e.code() == "TP1112" { e.note("use .any() or .all() for the truth of many elements") } else { e }
+}
+
+unsafe extern "C" fn int(op: Obj) -> Obj {
+    // SAFETY: as above.
+    ret::guard(|| unsafe {
+        let value = convert::scalar_to_object(types::item(this(op))?);
+        let out = ffi::PyNumber_Long(value);
+        ffi::Py_XDECREF(value);
+        checked(out)
+    })
+}
+
+unsafe extern "C" fn float(op: Obj) -> Obj {
+    // SAFETY: as above.
+    ret::guard(|| unsafe { Ok(ffi::PyFloat_FromDouble(types::item(this(op))?.to::<f64>())) })
+}
+
+unsafe extern "C" fn index(op: Obj) -> Obj {
+    // SAFETY: as above.
+    ret::guard(|| unsafe {
+        let t = this(op);
+        if !t.dtype().is_int() {
+            let message = format!("only an integer tensor can be used as an index, got {}", t.dtype());
+            return Err(Error::dtype("TP1203", message));
+        }
+        Ok(convert::scalar_to_object(types::item(t)?))
+    })
+}
+
+/// `item()`: the value as a Python number.
+pub unsafe extern "C" fn item(op: Obj, _: Obj) -> Obj {
+    // SAFETY: as above.
+    ret::guard(|| unsafe { Ok(convert::scalar_to_object(types::item(this(op))?)) })
+}
+
+/// `__complex__()`.
+pub unsafe extern "C" fn complex(op: Obj, _: Obj) -> Obj {
+    // SAFETY: as above.
+    ret::guard(|| unsafe { checked(ffi::PyComplex_FromDoubles(types::item(this(op))?.to::<f64>(), 0.0)) })
+}
+
+fn checked(out: Obj) -> Result<Obj> {
+    if out.is_null() { Err(error::fetch()) } else { Ok(out) }
+}
+
+pub fn slots() -> Vec<ffi::PyType_Slot> {
+    vec![
+        slot(ffi::Py_nb_bool, truth as *mut c_void),
+        slot(ffi::Py_nb_int, int as *mut c_void),
+        slot(ffi::Py_nb_float, float as *mut c_void),
+        slot(ffi::Py_nb_index, index as *mut c_void),
+    ]
+}

@@ -1,0 +1,68 @@
+//! Built-in ops that the door itself calls: handles looked up once by name, called through the dispatcher, so that
+//! autograd, capture and tracing see what a method does.
+
+use std::sync::OnceLock;
+use tp_dispatch::dispatcher::Session;
+use tp_dispatch::kernel::HostArgs;
+use tp_dispatch::{Arg, Error, OpHandle, Registry, Result, Rets, Value};
+use tp_tensor::Tensor;
+
+/// One built-in op by name.
+pub struct Builtin {
+    name: &'static str,
+    op: OnceLock<OpHandle>,
+}
+
+macro_rules! builtins {
+    ($($ident:ident = $name:literal),* $(,)?) => {
+        $(pub static $ident: Builtin = Builtin::new($name);)*
+    };
+}
+
+builtins! {
+    ALIAS = "tp::alias",
+    ASTYPE = "tp::astype",
+    CLONE = "tp::clone",
+    CONTIGUOUS = "tp::contiguous",
+    COPY_ = "tp::copy_",
+    EXPAND = "tp::expand",
+    FILL_ = "tp::fill_",
+    FLIP = "tp::flip",
+    FULL = "tp::full",
+    INDEX = "tp::index",
+    INDEX_PUT_ = "tp::index_put_",
+    NONZERO = "tp::nonzero",
+    PERMUTE = "tp::permute_dims",
+    RESHAPE = "tp::reshape",
+    SELECT = "tp::select",
+    SLICE = "tp::slice",
+    TRANSPOSE = "tp::transpose",
+    UNSQUEEZE = "tp::unsqueeze",
+}
+
+impl Builtin {
+    const fn new(name: &'static str) -> Builtin {
+        Builtin { name, op: OnceLock::new() }
+    }
+
+    fn handle(&self) -> Result<OpHandle> {
+        if let Some(op) = self.op.get() {
+            return Ok(*op);
+        }
+        let op = Registry::global().lookup(self.name)?;
+        Ok(*self.op.get_or_init(|| op))
+    }
+
+    /// Calls the op with leading arguments; defaults fill the rest.
+    pub fn call(&self, args: &[Arg<'_>]) -> Result<Tensor> {
+        let op = self.handle()?;
+        let session = Session::open(op)?;
+        let mut rets = Rets::new();
+        let filled = session.def().params.fill(self.name, args)?;
+        session.call(&filled, HostArgs::NONE, &mut rets).map_err(|e| e.with_op(self.name))?;
+        match rets.pop() {
+            Some(Value::Tensor(t)) => Ok(t),
+            _ => Err(Error::internal("TP9003", "the op returned no tensor").with_op(self.name)),
+        }
+    }
+}
