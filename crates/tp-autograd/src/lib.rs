@@ -1,1 +1,25 @@
-//! tp-autograd
+//! DIFFERENTIATION: the tape that records calls, the rules that go back through them, and the engine that runs
+//! backward. It plugs into the dispatcher as the kernel of the Autograd key, and into tensors as their `ext`. It
+//! knows no graph and no Python: foreign rules come in as `VjpRule` objects, host objects as opaque pointers.
+
+pub mod anomaly;
+mod engine;
+mod expr;
+mod formulas;
+pub mod hooks;
+mod inplace;
+mod kernel;
+pub mod meta;
+pub mod mode;
+mod ops;
+mod resolve;
+pub mod rule;
+mod spin;
+pub mod tape;
+
+pub use engine::{GradOptions, backward, grad};
+pub use hooks::{HostHooks, set_host_hooks};
+pub use kernel::install;
+pub use mode::GradMode;
+pub use rule::{BackwardCtx, CustomRule, Gradients, VjpRule, custom_spec};
+pub use tape::{GradHook, Node, NodeRef, Saver, record_node};

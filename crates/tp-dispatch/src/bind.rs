@@ -97,7 +97,9 @@ impl Params {
             match &p.default {
                 Some(v) => out.push(v.as_arg()),
                 None => {
-                    return Err(Error::argument("TP1003", format!("missing argument '{}'", p.name)).with_op(op));
+                    return Err(
+                        Error::argument("TP1003", format!("missing argument '{}'", p.name)).with_op(op)
+                    );
                 }
             }
         }
@@ -164,7 +166,9 @@ fn default_value(d: &DefaultValue, kind: ParamKind) -> Result<Value> {
         (D::Bool(v), K::Scalar) => Value::Scalar(Scalar::Bool(*v)),
         (D::Int(v), K::Scalar) => Value::Scalar(Scalar::Int(*v)),
         (D::Float(v), K::Scalar) => Value::Scalar(Scalar::Float(*v)),
-        (D::Int(_) | D::Word(_), K::DType) => Value::DType(dtype_of_code(d.as_int().unwrap_or(-1)).ok_or_else(bad)?),
+        (D::Int(_) | D::Word(_), K::DType) => {
+            Value::DType(dtype_of_code(d.as_int().unwrap_or(-1)).ok_or_else(bad)?)
+        }
         (D::Bool(v), _) => Value::Bool(*v),
         (D::Int(v), K::Float) => Value::Float(*v as f64),
         (D::Int(_) | D::Word(_), _) => Value::Int(d.as_int().ok_or_else(bad)?),

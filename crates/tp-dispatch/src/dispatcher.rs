@@ -59,7 +59,14 @@ impl Session<'_> {
 
     /// As `call`, for a caller that has the union of the tensors' keys already.
     #[inline(always)]
-    pub fn call_keyed(&self, bits: u16, device: u16, args: &[Arg<'_>], host: HostArgs, rets: &mut Rets) -> Result<()> {
+    pub fn call_keyed(
+        &self,
+        bits: u16,
+        device: u16,
+        args: &[Arg<'_>],
+        host: HostArgs,
+        rets: &mut Rets,
+    ) -> Result<()> {
         let mut bits = bits;
         if bits == 0 {
             bits = device;
@@ -171,7 +178,8 @@ pub(crate) fn no_kernel(call: &Call<'_>, _: &mut Rets) -> Result<()> {
             slots.push(k.slot.name());
         }
     }
-    let have = if slots.is_empty() { "no kernel at all".to_string() } else { format!("kernels for {slots:?}") };
+    let have =
+        if slots.is_empty() { "no kernel at all".to_string() } else { format!("kernels for {slots:?}") };
     let name = call.op.name();
     Err(Error::no_kernel("TP1401", format!("no kernel for device '{key}'; it has {have}"))
         .with_op(name)

@@ -17,7 +17,8 @@ pub struct Effects {
 }
 
 impl Effects {
-    pub const PURE: Effects = Effects { mutates: false, random: false, ordered: false, nondeterministic: false };
+    pub const PURE: Effects =
+        Effects { mutates: false, random: false, ordered: false, nondeterministic: false };
 
     /// May be removed when its results are unused.
     pub fn removable(self) -> bool {

@@ -81,8 +81,11 @@ fn without_data(value: Value, next_id: &mut dyn FnMut() -> u32) -> Result<Value>
 #[cold]
 fn missing(call: &Call<'_>) -> Error {
     let name = call.op.name();
-    Error::capture("TP4001", "no fake rule: the shape and dtype of its outputs are not known without running it")
-        .with_op(name)
-        .note("add one with @op.register_fake: a function of the same arguments that returns empty tensors")
-        .note("or, for a body made only of tensorplay ops: op.register_fake(library.fake_from_body)")
+    Error::capture(
+        "TP4001",
+        "no fake rule: the shape and dtype of its outputs are not known without running it",
+    )
+    .with_op(name)
+    .note("add one with @op.register_fake: a function of the same arguments that returns empty tensors")
+    .note("or, for a body made only of tensorplay ops: op.register_fake(library.fake_from_body)")
 }

@@ -87,8 +87,12 @@ impl FallbackReason {
             R::UnsupportedOp { op, why } => vec![("op", s(op)), ("why", s(why))],
             R::UnsupportedDType { op, dtype } => vec![("op", s(op)), ("dtype", s(dtype))],
             R::UnsupportedDevice { op, device } => vec![("op", s(op)), ("device", s(device))],
-            R::Layout { value, got, wanted } => vec![("value", s(value)), ("got", s(got)), ("wanted", s(wanted))],
-            R::BackendUnavailable { backend, missing } => vec![("backend", s(backend)), ("missing", s(missing))],
+            R::Layout { value, got, wanted } => {
+                vec![("value", s(value)), ("got", s(got)), ("wanted", s(wanted))]
+            }
+            R::BackendUnavailable { backend, missing } => {
+                vec![("backend", s(backend)), ("missing", s(missing))]
+            }
             R::GuardMiss { guard } => vec![("guard", s(guard))],
             R::RecompileLimit { limit, guard } => vec![("limit", limit.to_string()), ("guard", s(guard))],
             R::Compiling { backend } => vec![("backend", s(backend))],
@@ -106,7 +110,9 @@ impl fmt::Display for FallbackReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use FallbackReason as R;
         match self {
-            R::UnsupportedOp { op, why } => write!(f, "{op}: {why}; it runs native, split the chain or change the op"),
+            R::UnsupportedOp { op, why } => {
+                write!(f, "{op}: {why}; it runs native, split the chain or change the op")
+            }
             R::UnsupportedDType { op, dtype } => {
                 write!(f, "{op}: dtype {dtype} is not in the backend's subset; cast the operands to use it")
             }
@@ -121,17 +127,26 @@ impl fmt::Display for FallbackReason {
             }
             R::GuardMiss { guard } => write!(f, "guard failed: {guard}; the function was captured again"),
             R::RecompileLimit { limit, guard } => {
-                write!(f, "more than {limit} captures, last guard that failed: {guard}; pass varying numbers as tensors")
+                write!(
+                    f,
+                    "more than {limit} captures, last guard that failed: {guard}; pass varying numbers as tensors"
+                )
             }
             R::Compiling { backend } => write!(f, "'{backend}' is still compiling; later calls will use it"),
-            R::LoweringFailed { stage, message } => write!(f, "{stage} failed: {message}; please report this program"),
-            R::NoKernel { op, key } => write!(f, "{op} has no kernel for '{key}'; register one with register_kernel"),
+            R::LoweringFailed { stage, message } => {
+                write!(f, "{stage} failed: {message}; please report this program")
+            }
+            R::NoKernel { op, key } => {
+                write!(f, "{op} has no kernel for '{key}'; register one with register_kernel")
+            }
             R::Predicate { kernel, why } => write!(f, "kernel '{kernel}' was passed over: {why}"),
             R::Disabled { kernel } => write!(f, "kernel '{kernel}' is disabled; see set_kernel_enabled"),
             R::VersionUnpinned { package, found } => {
                 write!(f, "{package} {found} is not the tested version; install the one the extra pins")
             }
-            R::Hazard { op, what } => write!(f, "{op}: {what} could not be ruled out; it runs native, which raises"),
+            R::Hazard { op, what } => {
+                write!(f, "{op}: {what} could not be ruled out; it runs native, which raises")
+            }
         }
     }
 }

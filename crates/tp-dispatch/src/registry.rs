@@ -103,7 +103,11 @@ impl Registry {
     pub fn list(&self, namespace: Option<&str>) -> Vec<OpHandle> {
         let ops = self.ops.read();
         let in_namespace = |name: &str| namespace.is_none_or(|ns| name.split("::").next() == Some(ns));
-        ops.iter().filter(|(name, _)| in_namespace(name)).map(|(_, op)| *op).filter(|op| op.is_defined()).collect()
+        ops.iter()
+            .filter(|(name, _)| in_namespace(name))
+            .map(|(_, op)| *op)
+            .filter(|op| op.is_defined())
+            .collect()
     }
 
     fn closest(&self, name: &str) -> Option<String> {

@@ -180,7 +180,8 @@ impl KeyGuard {
     pub fn foreign_kernel() -> KeyGuard {
         const OFF: KeySet = KeySet(DispatchKey::Autograd.set().0 | DispatchKey::Capture.set().0);
         with(|s| {
-            let guard = KeyGuard { include: s.include.get(), exclude: s.exclude.get(), grad: s.grad.replace(false) };
+            let guard =
+                KeyGuard { include: s.include.get(), exclude: s.exclude.get(), grad: s.grad.replace(false) };
             s.include.set(s.include.get() & !OFF.0);
             s.exclude.set(s.exclude.get() | OFF.0);
             s.allow.set(s.allow.get() & !OFF.0);

@@ -91,6 +91,7 @@ fn defaults_have_to_fit_their_type() {
         ),
         ("ScalarType x=46", "a default of type `ScalarType` (a dtype such as `float` or its code)", "`46`"),
         ("int x=9223372036854775808", "an integer of 64 bits", "`9223372036854775808`"),
+        ("int x=-9223372036854775809", "an integer of 64 bits", "`9223372036854775809`"),
         ("float x=1e400", "a number within the range of a double", "`1e400`"),
         ("int x=0x10", "a decimal number", "`0x10`"),
         ("str x=\"\\q\"", r#"a string with the escapes \\ \' \" \a \b \f \n \r \t \v \ooo"#, "`\"\\q\"`"),

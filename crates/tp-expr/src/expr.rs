@@ -249,7 +249,7 @@ mod tests {
             ("(x", 2),
             ("x x", 2),
             ("x $ 1", 2),
-            ("cast(x, f33)", 11),
+            ("cast(x, f33)", 8),
             ("99999999999999999999", 0),
         ] {
             match ScalarExpr::parse(text, &["x"]) {

@@ -46,6 +46,8 @@ mod _native {
             let tensors_object = Bound::from_borrowed_ptr_or_err(m.py(), tensors.cast())?;
             hot::shell::set_tensor_type(tensors);
             m.add("Tensor", tensors_object)?;
+            let compiled = compile::init_type();
+            m.add("CompiledFunction", Bound::from_borrowed_ptr_or_err(m.py(), compiled.cast())?)?;
         }
         tensor::register(m)?;
         autograd::register(m)?;

@@ -98,10 +98,7 @@ pub fn define_op<'py>(
     tags: Vec<String>,
     replace: bool,
 ) -> PyResult<(Bound<'py, PyAny>, PyRegistration)> {
-    let schema = Schema::parse(schema).map_err(tp_dispatch::Error::from).py(py)?;
-    if let Some(var) = schema.type_variable() {
-        return Err(PyValueError::new_err(format!("unknown type '{var}' in the schema {schema}")));
-    }
+    let schema = Schema::parse_definition(schema).map_err(tp_dispatch::Error::from).py(py)?;
     let name = full_name(&schema)?;
     let has = |what: &str| effects.iter().any(|e| e == what);
     let mutates = schema.is_mutable();

@@ -14,9 +14,13 @@ pub enum TensorError {
     TooManyDims(usize),
     #[error("out of memory: {bytes} bytes on {device}")]
     OutOfMemory { bytes: usize, device: Device },
-    #[error("layout with sizes {sizes:?}, strides {strides:?}, offset {offset} reaches outside a storage of {nbytes} bytes")]
+    #[error(
+        "layout with sizes {sizes:?}, strides {strides:?}, offset {offset} reaches outside a storage of {nbytes} bytes"
+    )]
     OutOfStorage { sizes: Dims, strides: Dims, offset: i64, nbytes: usize },
-    #[error("shapes {a:?} and {b:?} do not broadcast: axis {axis} is {at_a} in the first and {at_b} in the second")]
+    #[error(
+        "shapes {a:?} and {b:?} do not broadcast: axis {axis} is {at_a} in the first and {at_b} in the second"
+    )]
     Broadcast { a: Dims, b: Dims, axis: usize, at_a: i64, at_b: i64 },
     #[error("cannot expand shape {from:?} to {to:?}: axis {axis} is {at_from}, wanted {at_to}")]
     Expand { from: Dims, to: Dims, axis: usize, at_from: i64, at_to: i64 },

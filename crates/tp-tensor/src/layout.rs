@@ -196,7 +196,8 @@ impl Layout {
 
     pub fn unsqueeze(&self, axis: usize) -> Layout {
         let mut out = self.clone();
-        let stride = if axis < self.ndim() { self.sizes[axis].max(1).wrapping_mul(self.strides[axis]) } else { 1 };
+        let stride =
+            if axis < self.ndim() { self.sizes[axis].max(1).wrapping_mul(self.strides[axis]) } else { 1 };
         out.sizes.insert(axis, 1);
         out.strides.insert(axis, stride);
         out
@@ -302,7 +303,10 @@ mod tests {
     fn broadcasting_and_limits() {
         assert_eq!(broadcast(&[2, 1], &[1, 3]).unwrap().as_slice(), &[2, 3]);
         assert_eq!(broadcast(&[0], &[1]).unwrap().as_slice(), &[0]);
-        assert!(matches!(broadcast(&[3], &[4]), Err(TensorError::Broadcast { axis: 0, at_a: 3, at_b: 4, .. })));
+        assert!(matches!(
+            broadcast(&[3], &[4]),
+            Err(TensorError::Broadcast { axis: 0, at_a: 3, at_b: 4, .. })
+        ));
         assert!(checked_numel(&[1 << 31, 1 << 31, 2], 4).is_err());
         assert!(checked_numel(&[0, 1 << 62, 1 << 62], 1).is_err());
         assert!(checked_numel(&[-1], 1).is_err());

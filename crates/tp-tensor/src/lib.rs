@@ -9,6 +9,7 @@ pub mod error;
 pub mod header;
 pub mod iter;
 pub mod layout;
+mod make;
 pub mod pool;
 pub mod promote;
 pub mod runtime;

@@ -21,7 +21,12 @@ impl TensorSpec {
     }
 
     pub fn of(t: &Tensor) -> TensorSpec {
-        TensorSpec { dtype: t.dtype(), sizes: t.sizes().into(), strides: t.strides().into(), device: t.device() }
+        TensorSpec {
+            dtype: t.dtype(),
+            sizes: t.sizes().into(),
+            strides: t.strides().into(),
+            device: t.device(),
+        }
     }
 }
 

@@ -125,7 +125,18 @@ impl StorageHeader {
         if nbytes <= INLINE_DATA {
             let block = pool::try_alloc(HEADERS + nbytes).ok_or_else(oom)?;
             // SAFETY: the block holds both headers and the data.
-            unsafe { Self::write(block, block.as_ptr().add(HEADERS), nbytes, Device::CPU, StorageKind::Inline, None, false, 0) }
+            unsafe {
+                Self::write(
+                    block,
+                    block.as_ptr().add(HEADERS),
+                    nbytes,
+                    Device::CPU,
+                    StorageKind::Inline,
+                    None,
+                    false,
+                    0,
+                )
+            }
         } else {
             let data = pool::try_alloc(nbytes).ok_or_else(oom)?;
             Self::with_data(data.as_ptr(), nbytes, Device::CPU, StorageKind::Owned, None, false, 0)
@@ -143,7 +154,11 @@ impl StorageHeader {
         }
     }
 
-    pub(crate) fn new_fake(nbytes: usize, device: Device, id: u32) -> Result<NonNull<StorageHeader>, TensorError> {
+    pub(crate) fn new_fake(
+        nbytes: usize,
+        device: Device,
+        id: u32,
+    ) -> Result<NonNull<StorageHeader>, TensorError> {
         Self::with_data(ptr::null_mut(), nbytes, device, StorageKind::Fake, None, false, id)
     }
 

@@ -47,17 +47,36 @@ fn add(sum: Tensor, grad: Tensor) -> Result<Tensor> {
 
 /// Adds `grad` to a leaf's `.grad`. A first gradient is taken over as it is only where it is nobody else's; a later
 /// one is added in place, so that the user's `.grad` stays the same tensor, unless gradients are being recorded.
+/// No lock is held while ops run: what another thread stored meanwhile is taken out and added too.
 pub(super) fn into_leaf(leaf: &Leaf, grad: Tensor) -> Result<()> {
-    let before = leaf.grad.lock().clone();
-    let after = match before {
-        None if state::is_grad_enabled() || is_ours(&grad) => grad,
-        None => ops::CLONE.call(&[Arg::Tensor(&grad)])?,
-        Some(old) if can_write(&old, &grad) => ops::ADD_.call(&[Arg::Tensor(&old), Arg::Tensor(&grad)])?,
-        Some(old) => ops::add(&old, &grad)?,
-    };
-    let replaced = leaf.grad.lock().replace(after);
-    drop(replaced);
-    Ok(())
+    let mut grad = grad;
+    loop {
+        let before = leaf.grad.lock().take();
+        let sum = match combine(before.as_ref(), &grad) {
+            Ok(Some(sum)) => sum,
+            Ok(None) => grad,
+            Err(e) => {
+                *leaf.grad.lock() = before;
+                return Err(e);
+            }
+        };
+        let mut slot = leaf.grad.lock();
+        if slot.is_none() {
+            *slot = Some(sum);
+            return Ok(());
+        }
+        grad = sum;
+    }
+}
+
+/// The new `.grad`; None when the gradient itself can be taken.
+fn combine(before: Option<&Tensor>, grad: &Tensor) -> Result<Option<Tensor>> {
+    Ok(match before {
+        None if state::is_grad_enabled() || is_ours(grad) => None,
+        None => Some(ops::CLONE.call(&[Arg::Tensor(grad)])?),
+        Some(old) if can_write(old, grad) => Some(ops::ADD_.call(&[Arg::Tensor(old), Arg::Tensor(grad)])?),
+        Some(old) => Some(ops::add(old, grad)?),
+    })
 }
 
 fn can_write(old: &Tensor, grad: &Tensor) -> bool {

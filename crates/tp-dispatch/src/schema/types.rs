@@ -54,7 +54,7 @@ pub enum ArgType {
 }
 
 impl ArgType {
-    /// The type of that many optional layers: `T??` is `T?`.
+    /// `T?`; a type that is optional already stays as it is.
     pub fn optional(self) -> ArgType {
         match self {
             ArgType::Optional(_) => self,

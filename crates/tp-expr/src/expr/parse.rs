@@ -188,6 +188,7 @@ impl<'a> Parser<'a> {
     }
 
     fn atom(&mut self) -> Result<NodeId, ExprError> {
+        let start = self.position;
         match self.advance() {
             Token::Number(scalar) => self.literal(scalar),
             Token::Symbol("(") => {
@@ -198,7 +199,7 @@ impl<'a> Parser<'a> {
             Token::Name(name) if self.peek() == Token::Symbol("(") => self.function(name),
             Token::Name(name) => self.name(name),
             _ => {
-                self.position = self.position.saturating_sub(1);
+                self.position = start;
                 self.fail("expected a value".to_owned())
             }
         }
@@ -229,12 +230,13 @@ impl<'a> Parser<'a> {
         if name == "cast" {
             args.push(self.expression()?);
             self.expect(",")?;
-            let Token::Name(dtype) = self.advance() else {
+            let Token::Name(dtype) = self.peek() else {
                 return self.fail("expected a dtype".to_owned());
             };
             let Ok(dtype) = dtype.parse::<DType>() else {
                 return self.fail(format!("unknown dtype {dtype}"));
             };
+            self.advance();
             self.expect(")")?;
             return self.call(Func::Cast(dtype), &args);
         }

@@ -19,6 +19,8 @@ mod lex;
 mod parse;
 mod print;
 
+pub(crate) use print::NodeText;
+
 use crate::ir::Graph;
 use tp_dispatch::Result;
 

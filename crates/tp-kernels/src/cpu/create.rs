@@ -2,6 +2,7 @@
 
 use crate::cpu::cast;
 use crate::cpu::pointwise::UNLOCK;
+use crate::cpu::shared::SharedMut;
 use crate::fake::create as rule;
 use crate::random;
 use tp_dispatch::host::without_lock;
@@ -73,27 +74,13 @@ pub fn new_zeros(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
 
 /// Writes `f(i)` to every element of a fresh contiguous tensor.
 fn generate<T: Element>(out: &Tensor, f: impl Fn(usize) -> T + Sync) {
-    let target = Target(out.data_ptr());
+    let target = SharedMut::new(out.data_ptr().cast::<T>());
     pool::parallel_for(out.numel() as usize, 1 << 14, |range| {
         for i in range {
             // SAFETY: within the output; every thread has its own range.
-            unsafe { target.at::<T>(i).write(f(i)) };
+            unsafe { target.at(i).write(f(i)) };
         }
     });
-}
-
-/// A pointer that the threads of one kernel share; each writes to its own part.
-struct Target(*mut u8);
-
-// SAFETY: see above.
-unsafe impl Send for Target {}
-// SAFETY: see above.
-unsafe impl Sync for Target {}
-
-impl Target {
-    fn at<T>(&self, i: usize) -> *mut T {
-        self.0.cast::<T>().wrapping_add(i)
-    }
 }
 
 pub fn arange(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
@@ -147,14 +134,14 @@ fn draw<T: Element, const N: usize>(out: &Tensor, f: impl Fn([u32; 4]) -> [T; N]
     let n = out.numel() as usize;
     let blocks = n.div_ceil(N);
     let stream = random::reserve(blocks as u64);
-    let target = Target(out.data_ptr());
+    let target = SharedMut::new(out.data_ptr().cast::<T>());
     let work = || {
         pool::parallel_for(blocks, 1 << 12, |range| {
             for b in range {
                 let values = f(stream.block(b as u64));
                 for (k, &value) in values.iter().enumerate().take(n - (b * N).min(n)) {
                     // SAFETY: within the output; every thread has its own blocks.
-                    unsafe { target.at::<T>(b * N + k).write(value) };
+                    unsafe { target.at(b * N + k).write(value) };
                 }
             }
         });

@@ -15,5 +15,6 @@ pub mod reduce;
 pub mod reduce_ops;
 pub mod rows;
 pub mod scan;
+pub mod shared;
 pub mod softmax;
 pub mod view;

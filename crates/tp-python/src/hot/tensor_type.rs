@@ -19,8 +19,6 @@ use std::os::raw::{c_int, c_void};
 use std::ptr;
 use tp_dispatch::Result;
 
-pub use indexing::key_text;
-
 unsafe extern "C" fn no_new(_: *mut ffi::PyTypeObject, _: Obj, _: Obj) -> Obj {
     // SAFETY: lock held; a static message.
     unsafe {

@@ -1,0 +1,164 @@
+//! What people call: `backward` adds gradients to leaves, `grad` returns them.
+
+use super::accumulate;
+use super::check::{self, Whose};
+use super::reach::{ByNode, Reach, id};
+use super::run::{Run, Wanted};
+use crate::mode::GradMode;
+use crate::tape::NodeRef;
+use crate::{meta, ops};
+use smallvec::SmallVec;
+use tp_dispatch::state::BackwardPhase;
+use tp_dispatch::{Arg, Error, Result};
+use tp_tensor::{DType, Tensor};
+
+#[derive(Clone, Copy, Default, Debug)]
+pub struct GradOptions {
+    /// Keep saved tensors for another pass; follows `create_graph` when not given.
+    pub retain_graph: Option<bool>,
+    /// Record the backward pass, for derivatives of derivatives.
+    pub create_graph: bool,
+    /// An input that no output depends on gets None instead of an error.
+    pub allow_unused: bool,
+}
+
+impl GradOptions {
+    fn retain(self) -> bool {
+        self.retain_graph.unwrap_or(self.create_graph)
+    }
+}
+
+type Roots = SmallVec<[(NodeRef, u32, Tensor); 1]>;
+
+/// Runs backward from `tensors` and adds the gradients to the `.grad` of the leaves, or of `inputs` alone when some
+/// are given. `gradients` holds one entry per tensor, or none at all when every tensor is a scalar.
+pub fn backward(
+    tensors: &[Tensor],
+    gradients: &[Option<Tensor>],
+    options: GradOptions,
+    inputs: &[Tensor],
+) -> Result<()> {
+    let _mode = GradMode::set(options.create_graph);
+    let _phase = BackwardPhase::enter();
+    let roots = roots(tensors, gradients)?;
+    if inputs.is_empty() {
+        return start(Run::new(options.retain(), None), roots).map(drop);
+    }
+    let wanted = wanted(inputs, &roots)?;
+    let run = start(Run::new(options.retain(), Some(wanted)), roots)?;
+    for (input, grad) in inputs.iter().zip(results(run)) {
+        let Some(grad) = grad else { continue };
+        let (node, _) = meta::gradient_edge(input)?;
+        match node.extra().and_then(|e| e.leaf.as_ref()) {
+            Some(leaf) => accumulate::into_leaf(leaf, grad)?,
+            None => meta::set_grad(input, Some(grad))?,
+        }
+    }
+    Ok(())
+}
+
+/// The gradients of `outputs` with respect to `inputs`; no `.grad` is touched.
+pub fn grad(
+    outputs: &[Tensor],
+    inputs: &[Tensor],
+    grad_outputs: &[Option<Tensor>],
+    options: GradOptions,
+) -> Result<Vec<Option<Tensor>>> {
+    let _mode = GradMode::set(options.create_graph);
+    let _phase = BackwardPhase::enter();
+    let roots = roots(outputs, grad_outputs)?;
+    let wanted = wanted(inputs, &roots)?;
+    let run = start(Run::new(options.retain(), Some(wanted)), roots)?;
+    let grads = results(run);
+    if let (false, Some(i)) = (options.allow_unused, grads.iter().position(Option::is_none)) {
+        let message = format!("input {i} does not influence the outputs");
+        return Err(Error::autograd("TP3020", message).note("pass allow_unused=True to get None for it"));
+    }
+    Ok(grads)
+}
+
+/// Runs with the given root gradients; the roots stay alive until the run is over.
+fn start(mut run: Run, roots: Roots) -> Result<Run> {
+    let mut alive: SmallVec<[NodeRef; 1]> = SmallVec::new();
+    for (node, nr, grad) in roots {
+        run.give(&node, nr, grad)?;
+        alive.push(node);
+    }
+    run.run()?;
+    drop(alive);
+    Ok(run)
+}
+
+fn results(mut run: Run) -> Vec<Option<Tensor>> {
+    run.wanted.take().map(|w| w.results).unwrap_or_default()
+}
+
+fn roots(tensors: &[Tensor], gradients: &[Option<Tensor>]) -> Result<Roots> {
+    if !gradients.is_empty() && gradients.len() != tensors.len() {
+        let message = format!("expected {} gradients, one per output, got {}", tensors.len(), gradients.len());
+        return Err(Error::autograd("TP3009", message));
+    }
+    let mut roots = Roots::new();
+    for (i, t) in tensors.iter().enumerate() {
+        if !t.requires_grad() {
+            let message = format!("output {i} does not require grad and has no grad_fn");
+            return Err(Error::autograd("TP3005", message)
+                .note("it was computed under no_grad(), from tensors without requires_grad, or by an operation that is not differentiable"));
+        }
+        let (node, nr) = meta::gradient_edge(t)?;
+        let grad = match gradients.get(i).and_then(Option::as_ref) {
+            Some(g) => check::fit(g.clone(), t.sizes(), t.dtype(), || output_name(i))?,
+            None => implicit(t, i)?,
+        };
+        roots.push((node, nr, grad));
+    }
+    Ok(roots)
+}
+
+fn output_name(i: usize) -> Whose {
+    Whose { op: None, what: format!("output {i}") }
+}
+
+/// The gradient of a scalar with respect to itself.
+fn implicit(t: &Tensor, i: usize) -> Result<Tensor> {
+    if t.sizes().iter().any(|&s| s != 1) {
+        let message = format!("output {i} is no scalar ({t:?}); a gradient of its shape must be given");
+        return Err(Error::autograd("TP3021", message).note("call sum() or mean() first, or pass gradient="));
+    }
+    if t.device().is_cpu() && !t.is_fake() {
+        let one = Tensor::empty_like_contiguous(t, t.dtype())?;
+        // SAFETY: fresh CPU memory of one element of this dtype.
+        unsafe {
+            match t.dtype() {
+                DType::F32 => one.data_ptr().cast::<f32>().write(1.0),
+                DType::F64 => one.data_ptr().cast::<f64>().write(1.0),
+                _ => return ones_like(t),
+            }
+        }
+        return Ok(one);
+    }
+    ones_like(t)
+}
+
+fn ones_like(t: &Tensor) -> Result<Tensor> {
+    let _mode = GradMode::no_grad();
+    ops::ONES_LIKE.call(&[Arg::Tensor(t), Arg::None, Arg::None])
+}
+
+fn wanted(inputs: &[Tensor], roots: &Roots) -> Result<Wanted> {
+    let mut targets: ByNode<SmallVec<[(u32, usize); 1]>> = ByNode::default();
+    let mut oldest = u64::MAX;
+    let mut alive: SmallVec<[NodeRef; 4]> = SmallVec::new();
+    for (i, t) in inputs.iter().enumerate() {
+        if !t.requires_grad() {
+            return Err(Error::autograd("TP3015", format!("input {i} does not require grad")));
+        }
+        let (node, nr) = meta::gradient_edge(t)?;
+        oldest = oldest.min(node.seq());
+        targets.entry(id(&node)).or_default().push((nr, i));
+        alive.push(node);
+    }
+    let is_target = |n: &crate::tape::Node| targets.contains_key(&id(n));
+    let reach = Reach::find(roots.iter().map(|(n, ..)| n), &is_target, oldest);
+    Ok(Wanted { results: vec![None; inputs.len()], targets, reach })
+}

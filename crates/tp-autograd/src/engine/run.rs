@@ -1,0 +1,264 @@
+//! One backward run: nodes in decreasing order of recording, which is a topological order, so that a node runs when
+//! every gradient for it has arrived. Gradients wait inside the nodes. A node that another run is using (another
+//! thread, or a run around this one) keeps its gradient in a table here instead.
+
+use super::reach::{ByNode, Reach, id};
+use super::{accumulate, check};
+use crate::anomaly;
+use crate::rule::{BackwardCtx, Gradients};
+use crate::tape::{Claim, Node, NodeExtra, NodeRef};
+use smallvec::SmallVec;
+use std::collections::BinaryHeap;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tp_dispatch::{Error, Result, host};
+use tp_tensor::{Dim, Tensor};
+
+pub(super) type Grads = SmallVec<[Option<Tensor>; 1]>;
+
+/// Gradients that a run collects instead of adding them to leaves.
+pub(super) struct Wanted {
+    /// By node: output number and index of the result.
+    pub targets: ByNode<SmallVec<[(u32, usize); 1]>>,
+    pub results: Vec<Option<Tensor>>,
+    pub reach: Reach,
+}
+
+impl Wanted {
+    fn collect(&mut self, node: &Node, grads: &Grads) {
+        let Some(places) = self.targets.get(&id(node)) else { return };
+        for &(nr, index) in places {
+            self.results[index] = grads.get(nr as usize).cloned().flatten();
+        }
+    }
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
+struct Entry {
+    seq: u64,
+    node: NonNull<Node>,
+}
+
+/// Nodes that have a gradient, latest first. The top is kept apart: a chain never touches the heap.
+#[derive(Default)]
+struct Ready {
+    top: Option<Entry>,
+    rest: BinaryHeap<Entry>,
+}
+
+impl Ready {
+    #[inline]
+    fn push(&mut self, e: Entry) {
+        match self.top {
+            Some(top) if top > e => self.rest.push(e),
+            Some(top) => {
+                self.rest.push(top);
+                self.top = Some(e);
+            }
+            None if self.rest.peek().is_none_or(|r| *r < e) => self.top = Some(e),
+            None => self.rest.push(e),
+        }
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Entry> {
+        self.top.take().or_else(|| self.rest.pop())
+    }
+}
+
+pub(super) struct Run {
+    claim: Claim,
+    ready: Ready,
+    /// Gradients for nodes that another run has claimed.
+    aside: ByNode<Grads>,
+    retain: bool,
+    pub wanted: Option<Wanted>,
+    steps: u32,
+}
+
+static NEXT_RUN: AtomicUsize = AtomicUsize::new(1);
+const POLL_EVERY: u32 = 256;
+
+impl Run {
+    pub fn new(retain: bool, wanted: Option<Wanted>) -> Run {
+        Run {
+            claim: Claim(NEXT_RUN.fetch_add(1, Ordering::Relaxed)),
+            ready: Ready::default(),
+            aside: ByNode::default(),
+            retain,
+            wanted,
+            steps: 0,
+        }
+    }
+
+    /// Adds a gradient for output `nr` of `node`. Whoever calls keeps the graph alive until the run is over.
+    #[inline]
+    pub fn give(&mut self, node: &NodeRef, nr: u32, grad: Tensor) -> Result<()> {
+        if let Some(wanted) = &self.wanted
+            && !wanted.reach.leads(node)
+        {
+            return Ok(());
+        }
+        let entry = Entry { seq: node.seq(), node: node.as_ptr() };
+        if self.claim.holds(node) {
+            // Waiting already.
+        } else if self.claim.take(node) {
+            self.ready.push(entry);
+        } else {
+            return self.give_aside(node, nr, grad, entry);
+        }
+        // SAFETY: this run holds the node, and the reference ends here.
+        match unsafe { self.claim.slot(node, nr) } {
+            Some(slot) => accumulate::add_into(slot, grad),
+            None => Err(no_output(node, nr)),
+        }
+    }
+
+    #[cold]
+    fn give_aside(&mut self, node: &NodeRef, nr: u32, grad: Tensor, entry: Entry) -> Result<()> {
+        let grads = self.aside.entry(id(node)).or_insert_with(|| {
+            self.ready.push(entry);
+            std::iter::repeat_with(|| None).take(node.output_count()).collect()
+        });
+        match grads.get_mut(nr as usize) {
+            Some(slot) => accumulate::add_into(slot, grad),
+            None => Err(no_output(node, nr)),
+        }
+    }
+
+    /// Takes the gradients that wait for a node, and gives the node free.
+    #[inline]
+    fn take(&mut self, node: &Node) -> Grads {
+        if !self.claim.holds(node) {
+            return self.aside.remove(&id(node)).unwrap_or_default();
+        }
+        let mut grads = Grads::new();
+        for nr in 0..node.output_count() as u32 {
+            // SAFETY: this run holds the node, and the reference ends here.
+            grads.push(unsafe { self.claim.slot(node, nr) }.and_then(Option::take));
+        }
+        self.claim.release(node);
+        grads
+    }
+
+    /// Runs until no gradient is left.
+    pub fn run(&mut self) -> Result<()> {
+        while let Some(entry) = self.ready.pop() {
+            // SAFETY: the roots keep every node of the graph alive; the reference is borrowed from them.
+            let node = ManuallyDrop::new(unsafe { NodeRef::from_raw(entry.node) });
+            let grads = self.take(&node);
+            self.steps += 1;
+            if self.steps.is_multiple_of(POLL_EVERY) {
+                host::poll()?;
+            }
+            self.step(&node, grads)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, node: &NodeRef, mut grads: Grads) -> Result<()> {
+        if let Some(extra) = node.extra() {
+            run_hooks(extra, &mut grads)?;
+        }
+        if let Some(wanted) = &mut self.wanted {
+            wanted.collect(node, &grads);
+            if !node.edges().iter().any(|e| wanted.reach.leads(&e.node)) {
+                return Ok(());
+            }
+        } else if node.is_leaf() {
+            return finish_leaf(node, grads);
+        }
+        let Some(saved) = node.open_saved(self.retain) else { return Err(freed(node)) };
+        let ctx = BackwardCtx { node, saved };
+        let mut out = Gradients::new(node.edges());
+        if let Err(e) = node.rule().backward(&ctx, &grads, &mut out) {
+            if !self.retain {
+                node.restore_saved(ctx.saved);
+            }
+            return Err(e);
+        }
+        drop(ctx);
+        drop(grads);
+        self.pass_on(node, out)
+    }
+
+    #[inline]
+    fn pass_on(&mut self, node: &NodeRef, out: Gradients<'_>) -> Result<()> {
+        let foreign = node.rule().is_foreign();
+        for (k, (edge, grad)) in node.edges().iter().zip(out.slots).enumerate() {
+            let Some(mut grad) = grad else { continue };
+            if foreign {
+                grad = check::fit_input(node, k, grad)?;
+            }
+            if anomaly::is_on() {
+                anomaly::check(node, &grad)?;
+            }
+            self.give(&edge.node, edge.nr, grad)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Run {
+    /// After an error gradients still wait in nodes: they go, and the nodes are free again.
+    fn drop(&mut self) {
+        while let Some(entry) = self.ready.pop() {
+            // SAFETY: as in `run`.
+            let node = ManuallyDrop::new(unsafe { NodeRef::from_raw(entry.node) });
+            drop(self.take(&node));
+        }
+    }
+}
+
+fn finish_leaf(node: &Node, grads: Grads) -> Result<()> {
+    let leaf = node.extra().and_then(|e| e.leaf.as_ref());
+    let (Some(leaf), Some(Some(grad))) = (leaf, grads.into_iter().next()) else { return Ok(()) };
+    let spec = &leaf.spec;
+    if grad.sizes() != spec.sizes.as_slice() || grad.dtype() != spec.dtype {
+        let message = format!(
+            "a gradient of {} {:?} arrived at a leaf of {} {:?}",
+            grad.dtype(),
+            Dim::slice(grad.sizes()),
+            spec.dtype,
+            Dim::slice(&spec.sizes)
+        );
+        return Err(Error::contract("TP3204", message).note("the backward of an operation on the way is wrong"));
+    }
+    accumulate::into_leaf(leaf, grad)
+}
+
+/// Hooks see the whole gradient of an output and may replace it; then it is kept where the user asked for it.
+fn run_hooks(extra: &NodeExtra, grads: &mut Grads) -> Result<()> {
+    for (nr, slot) in grads.iter_mut().enumerate() {
+        let Some(grad) = slot else { continue };
+        for hook in extra.hooks(nr as u32) {
+            let Some(other) = hook.call(grad)? else { continue };
+            let (sizes, dtype) = (grad.sizes(), grad.dtype());
+            let whose = || check::Whose { op: None, what: "the tensor of a hook".into() };
+            *grad = check::fit(other, sizes, dtype, whose)?;
+        }
+        for kept in extra.retained(nr as u32) {
+            let before = kept.lock().take();
+            let sum = match before {
+                None => grad.clone(),
+                Some(old) => crate::ops::add(&old, grad)?,
+            };
+            drop(kept.lock().replace(sum));
+        }
+    }
+    Ok(())
+}
+
+#[cold]
+fn freed(node: &Node) -> Error {
+    Error::autograd("TP3004", "the graph was freed: its saved tensors are gone after the first backward pass")
+        .with_op(node.name())
+        .note("pass retain_graph=True to every backward pass but the last")
+}
+
+#[cold]
+fn no_output(node: &Node, nr: u32) -> Error {
+    let message = format!("a gradient for output {nr} of a node with {} outputs", node.output_count());
+    Error::internal("TP9009", message).with_op(node.name())
+}

@@ -1,0 +1,181 @@
+//! Gradients written as scalar expressions in the op table: `grad * x2`. `parse` turns the text into a flat list of
+//! op calls when the rule is first needed, `run` executes such a list through the dispatcher, and `ExprRule` decides
+//! what must be saved for the formulas that a call needs.
+
+mod parse;
+mod run;
+mod scalar;
+
+use crate::ops;
+use crate::rule::{BackwardCtx, Gradients, VjpRule};
+use crate::tape::Saver;
+use parse::Parser;
+use run::{Formula, Slot};
+use smallvec::SmallVec;
+use tp_dispatch::bind::ParamKind;
+use tp_dispatch::{Arg, Call, Error, OpDef, Result, Value};
+use tp_tensor::{DType, Tensor};
+
+/// A name that formulas may use, besides `grad`.
+#[derive(Clone, Debug)]
+struct Variable {
+    name: Box<str>,
+    /// Index of the argument; None for the output.
+    arg: Option<usize>,
+    is_tensor: bool,
+}
+
+/// The rule made from a row's formulas.
+pub(crate) struct ExprRule {
+    name: Box<str>,
+    variables: Box<[Variable]>,
+    /// One per argument.
+    formulas: Box<[Option<Formula>]>,
+    args: u64,
+    /// The argument an in-place op writes to.
+    written: Option<usize>,
+}
+
+/// Layout of a node's bits: bit k says that the gradient of edge k is reduced to saved sizes; from bit 16 on, four
+/// bits per edge hold the operand's dtype.
+const DTYPE_SHIFT: usize = 16;
+
+impl ExprRule {
+    pub fn compile(name: &str, def: &OpDef, texts: &[Option<&str>]) -> Result<ExprRule> {
+        let params = &def.params.all;
+        let mut variables: Vec<Variable> = Vec::new();
+        for (i, p) in params.iter().enumerate() {
+            let is_tensor = p.kind == ParamKind::Tensor;
+            variables.push(Variable { name: p.name.clone(), arg: Some(i), is_tensor });
+        }
+        variables.push(Variable { name: "out".into(), arg: None, is_tensor: true });
+        let mut formulas = Vec::with_capacity(params.len());
+        let mut args = 0;
+        for (i, p) in params.iter().enumerate() {
+            let text = texts.get(i).copied().flatten().filter(|_| p.kind == ParamKind::Tensor);
+            let formula = text.map(|t| Parser::formula(t, &variables)).transpose();
+            formulas.push(formula.map_err(|e| bad_formula(name, i, e))?);
+            if formulas[i].is_some() {
+                args |= 1 << i;
+            }
+        }
+        Ok(ExprRule {
+            name: name.into(),
+            variables: variables.into(),
+            formulas: formulas.into(),
+            args,
+            written: def.params.written.first().map(|&i| i as usize),
+        })
+    }
+
+    /// The variables that the formulas of the arguments behind `edges` use, as bits.
+    #[inline]
+    fn uses(&self, edges: &[crate::tape::Edge]) -> u64 {
+        edges.iter().filter_map(|e| self.formulas[e.arg()].as_ref()).fold(0, |bits, f| bits | f.uses)
+    }
+
+    /// Saved tensors and scalars, by variable.
+    fn variables(&self, ctx: &BackwardCtx<'_>, uses: u64) -> Result<SmallVec<[Slot; 4]>> {
+        let mut slots: SmallVec<[Slot; 4]> = SmallVec::new();
+        let (mut tensors, mut values) = (0, 0);
+        for (i, v) in self.variables.iter().enumerate() {
+            slots.push(if uses >> i & 1 == 0 {
+                Slot::Empty
+            } else if v.is_tensor {
+                tensors += 1;
+                Slot::Tensor(ctx.saved(tensors - 1)?)
+            } else {
+                values += 1;
+                match ctx.value(values - 1) {
+                    Value::Scalar(s) => Slot::Scalar(*s),
+                    _ => return Err(ctx.internal("a saved number is missing")),
+                }
+            });
+        }
+        Ok(slots)
+    }
+
+    /// Scalars among the variables in use: sizes are saved behind them.
+    fn scalar_count(&self, uses: u64) -> usize {
+        self.variables.iter().enumerate().filter(|(i, v)| uses >> i & 1 == 1 && !v.is_tensor).count()
+    }
+
+    /// What is saved of an argument: itself, or for one about to be overwritten a copy that keeps its history.
+    fn save_tensor(&self, call: &Call<'_>, t: &Tensor, saver: &mut Saver<'_>) -> Result<()> {
+        if let Some(w) = self.written
+            && call.tensor(w)?.shares_storage(t)
+        {
+            saver.input(&ops::CLONE.call(&[Arg::Tensor(t)])?);
+        } else {
+            saver.input(t);
+        }
+        Ok(())
+    }
+}
+
+fn bad_formula(op: &str, arg: usize, message: String) -> Error {
+    Error::internal("TP9010", format!("gradient formula of argument {arg}: {message}")).with_op(op)
+}
+
+impl VjpRule for ExprRule {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn args(&self) -> u64 {
+        self.args
+    }
+
+    #[inline]
+    fn save_inputs(&self, call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
+        let uses = self.uses(saver.edges());
+        let mut left = uses;
+        while left != 0 {
+            let i = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let Some(arg) = self.variables[i].arg else { continue };
+            match call.args[arg] {
+                Arg::Tensor(t) => self.save_tensor(call, t, saver)?,
+                other => saver.value(Value::Scalar(other.scalar().unwrap_or(tp_tensor::Scalar::Int(0)))),
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn save_outputs(&self, call: &Call<'_>, rets: &[Value], saver: &mut Saver<'_>) -> Result<()> {
+        let Some(Value::Tensor(out)) = rets.first() else { return Ok(()) };
+        let edges = saver.edges();
+        if self.uses(edges) >> (self.variables.len() - 1) & 1 == 1 {
+            saver.output(out, 0);
+        }
+        for (k, e) in edges.iter().enumerate() {
+            let t = call.tensor(e.arg())?;
+            let mut bits = (t.dtype() as u64) << (DTYPE_SHIFT + 4 * k);
+            if t.sizes() != out.sizes() {
+                bits |= 1 << k;
+                saver.ints(t.sizes());
+            }
+            saver.set_bits(bits);
+        }
+        Ok(())
+    }
+
+    fn backward(&self, ctx: &BackwardCtx<'_>, grads: &[Option<Tensor>], out: &mut Gradients<'_>) -> Result<()> {
+        let Some(Some(grad)) = grads.first() else { return Ok(()) };
+        let uses = self.uses(ctx.edges());
+        let slots = self.variables(ctx, uses)?;
+        let mut sizes = self.scalar_count(uses);
+        for (k, e) in ctx.edges().iter().enumerate() {
+            let Some(formula) = &self.formulas[e.arg()] else { continue };
+            let mut g = formula.run(grad, &slots)?;
+            if ctx.bits() >> k & 1 == 1 {
+                g = ops::sum_to_size(g, ctx.ints(sizes))?;
+                sizes += 1;
+            }
+            let dtype = DType::from_code((ctx.bits() >> (DTYPE_SHIFT + 4 * k) & 15) as u8);
+            out.put(k, Some(ops::astype(g, dtype.unwrap_or(grad.dtype()))?));
+        }
+        Ok(())
+    }
+}

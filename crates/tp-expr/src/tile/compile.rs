@@ -1,0 +1,206 @@
+//! From a program to the steps of a `TileKernel`: a kernel for each instruction, and a place for each value. Values
+//! share few slots, so that a tile of each stays in the first-level cache.
+
+use tp_tensor::DType;
+
+use super::isa::Isa;
+use super::kernels::{KernelFn, copy_kernel, kernel};
+use crate::error::ExprError;
+use crate::prim::{Class, Prim};
+use crate::program::Program;
+
+/// The bytes that the slots in use at once may take of a first-level cache.
+const CACHE_BUDGET: usize = 24 * 1024;
+const MIN_TILE: usize = 256;
+const MAX_TILE: usize = 2048;
+/// Inputs beyond this do not fit the set of uniform ones.
+pub(super) const MAX_INPUTS: usize = 64;
+
+/// A place in the pointer table of a run: inputs, then outputs, then constants, then slots.
+pub(super) type Place = u16;
+
+/// One instruction over one tile.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    pub kernel: KernelFn,
+    pub out: Place,
+    pub args: [Place; 3],
+    pub arity: u8,
+}
+
+/// A compiled program. Making one costs microseconds; keep it.
+pub struct TileKernel {
+    pub(super) steps: Box<[Step]>,
+    pub(super) inputs: Box<[DType]>,
+    pub(super) outputs: Box<[DType]>,
+    /// Bit patterns, low bytes first.
+    pub(super) constants: Box<[[u8; 8]]>,
+    pub(super) slots: usize,
+    /// Elements of a tile.
+    pub(super) tile: usize,
+    /// The widest element of a slot.
+    pub(super) width: usize,
+    /// Whether lanes beyond the last element may be computed: not if they could divide by zero.
+    pub(super) may_pad: bool,
+    isa: Isa,
+}
+
+impl TileKernel {
+    /// Compiles for this machine.
+    pub fn compile(program: &Program) -> Result<TileKernel, ExprError> {
+        TileKernel::compile_for(program, Isa::detect())
+    }
+
+    /// Compiles for an instruction set; an error if this machine does not have it.
+    pub fn compile_for(program: &Program, isa: Isa) -> Result<TileKernel, ExprError> {
+        program.verify()?;
+        if !isa.is_available() {
+            return Err(ExprError::Invalid(format!("this machine has no {}", isa.name())));
+        }
+        if program.inputs().len() > MAX_INPUTS || program.instrs().len() > usize::from(u16::MAX / 2) {
+            return Err(ExprError::Invalid("too many inputs or instructions".to_owned()));
+        }
+        Allocation::new(program).compile(isa)
+    }
+
+    pub fn inputs(&self) -> &[DType] {
+        &self.inputs
+    }
+
+    pub fn outputs(&self) -> &[DType] {
+        &self.outputs
+    }
+
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+/// Places while they are given out.
+struct Allocation<'a> {
+    program: &'a Program,
+    /// The place of each value, once it has one.
+    places: Vec<Place>,
+    /// The instruction that uses each value last; its own index if none does.
+    last_use: Vec<usize>,
+    constants: Vec<[u8; 8]>,
+    slots: usize,
+    free: Vec<Place>,
+}
+
+impl<'a> Allocation<'a> {
+    fn new(program: &'a Program) -> Self {
+        let mut last_use: Vec<usize> = (0..program.instrs().len()).collect();
+        for (k, instr) in program.instrs().iter().enumerate() {
+            for &id in instr.args() {
+                last_use[id as usize] = k;
+            }
+        }
+        let constants = program.instrs().iter().filter(|i| i.prim == Prim::Const);
+        let constants = constants.map(|i| i.imm.to_le_bytes()).collect();
+        Allocation {
+            program,
+            places: vec![0; program.instrs().len()],
+            last_use,
+            constants,
+            slots: 0,
+            free: Vec::new(),
+        }
+    }
+
+    fn first_output(&self) -> usize {
+        self.program.inputs().len()
+    }
+
+    fn first_constant(&self) -> usize {
+        self.first_output() + self.program.outputs().len()
+    }
+
+    fn first_slot(&self) -> usize {
+        self.first_constant() + self.constants.len()
+    }
+
+    fn take_slot(&mut self) -> Place {
+        self.free.pop().unwrap_or_else(|| {
+            self.slots += 1;
+            (self.first_slot() + self.slots - 1) as Place
+        })
+    }
+
+    fn compile(mut self, isa: Isa) -> Result<TileKernel, ExprError> {
+        let program = self.program;
+        let mut steps = Vec::with_capacity(program.instrs().len());
+        let mut constant = self.first_constant();
+        for (k, instr) in program.instrs().iter().enumerate() {
+            match instr.prim {
+                Prim::Input => self.places[k] = instr.imm as Place,
+                Prim::Const => {
+                    self.places[k] = constant as Place;
+                    constant += 1;
+                }
+                _ => steps.push(self.step(k, isa)?),
+            }
+        }
+        steps.extend(self.copies(isa));
+        let widths = program.instrs().iter().map(|i| i.dtype.itemsize());
+        let width = widths.max().unwrap_or(8);
+        // The streams count as well: their tiles pass through the same cache.
+        let live = (self.slots + self.first_constant()).max(1);
+        let tile = (CACHE_BUDGET / (live * width)).clamp(MIN_TILE, MAX_TILE);
+        Ok(TileKernel {
+            steps: steps.into(),
+            inputs: program.inputs().into(),
+            outputs: program.output_dtypes().collect(),
+            constants: self.constants.into(),
+            slots: self.slots,
+            tile: 1 << tile.ilog2(),
+            width,
+            may_pad: program.instrs().iter().all(|i| i.prim.class() != Class::Int),
+            isa,
+        })
+    }
+
+    fn step(&mut self, k: usize, isa: Isa) -> Result<Step, ExprError> {
+        let instr = &self.program.instrs()[k];
+        let operand = self.program.operand_dtype(instr);
+        let kernel = kernel(isa, instr.prim, instr.dtype, operand)
+            .ok_or(ExprError::UnsupportedDType { prim: instr.prim.name(), dtype: operand })?;
+        let mut args = [0; 3];
+        for (place, &id) in args.iter_mut().zip(instr.args()) {
+            *place = self.places[id as usize];
+        }
+        // The result's slot is taken before the operands' are given back: a kernel's result never overlaps an operand,
+        // or its loop would not vectorise.
+        let out = match self.program.outputs().iter().position(|&id| id as usize == k) {
+            Some(o) => (self.first_output() + o) as Place,
+            None => self.take_slot(),
+        };
+        self.places[k] = out;
+        let first_slot = self.first_slot();
+        for (i, &id) in instr.args().iter().enumerate() {
+            let seen = instr.args()[..i].contains(&id);
+            let place = self.places[id as usize];
+            if self.last_use[id as usize] == k && !seen && usize::from(place) >= first_slot {
+                self.free.push(place);
+            }
+        }
+        if self.last_use[k] == k && usize::from(out) >= first_slot {
+            self.free.push(out);
+        }
+        Ok(Step { kernel, out, args, arity: instr.args().len() as u8 })
+    }
+
+    /// Outputs that are inputs, constants, or outputs a second time are copied.
+    fn copies(&self, isa: Isa) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for (o, &id) in self.program.outputs().iter().enumerate() {
+            let out = (self.first_output() + o) as Place;
+            let source = self.places[id as usize];
+            if source != out {
+                let width = self.program.instrs()[id as usize].dtype.itemsize();
+                steps.push(Step { kernel: copy_kernel(isa, width), out, args: [source, 0, 0], arity: 1 });
+            }
+        }
+        steps
+    }
+}

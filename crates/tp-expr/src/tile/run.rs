@@ -1,0 +1,287 @@
+//! The loop over tiles: where each operand's tile comes from, the steps, where the results go.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use smallvec::SmallVec;
+
+use super::Strided;
+use super::compile::{MAX_INPUTS, Step, TileKernel};
+use super::gather::{Collapsed, Direction, copy_tile};
+use crate::error::ExprError;
+use crate::pool;
+
+/// Below this many element-steps a loop is not worth a second thread.
+const PARALLEL_WORK: usize = 1 << 16;
+/// Few elements are computed in full vectors: slots are longer than them.
+const PAD: usize = 16;
+/// Keeps slots from sharing their low address bits.
+const SLOT_PADDING: usize = 192;
+
+/// How an operand's tile is reached.
+#[derive(Clone, Copy)]
+enum Access {
+    /// In place, in order.
+    Direct,
+    /// Contiguous, by way of a slot: the memory is an input's too.
+    Staged,
+    /// By way of a slot and strided copies; the operand's number in the collapsed shape.
+    Strided(u16),
+    /// One element for all.
+    Uniform,
+}
+
+struct Operand {
+    ptr: *mut u8,
+    width: usize,
+    access: Access,
+}
+
+/// One call: operands in the order of the pointer table.
+struct Call<'a> {
+    kernel: &'a TileKernel,
+    operands: SmallVec<[Operand; 6]>,
+    /// The uniform inputs' elements, copied: an output may lie over them.
+    uniform: SmallVec<[[u8; 8]; 4]>,
+    /// Bit `i`: input `i` is uniform.
+    uniform_inputs: u64,
+    collapsed: Option<Collapsed>,
+}
+
+// SAFETY: the pointers are only used for disjoint ranges of the iteration space; that they may be used from several
+// threads at all is the contract of `run`.
+unsafe impl Sync for Call<'_> {}
+
+thread_local! {
+    /// The slots of this thread, taken while a call runs.
+    static SCRATCH: Cell<Vec<u64>> = const { Cell::new(Vec::new()) };
+}
+
+impl TileKernel {
+    /// Runs over `n` elements: every output contiguous; input `k` contiguous, or one element for all where bit `k` of
+    /// `scalars` is set. An output may be an input's memory if they coincide element by element.
+    ///
+    /// # Safety
+    /// Every pointer must be valid for the elements it stands for, on this and other threads, until the call returns;
+    /// nobody else writes them meanwhile.
+    pub unsafe fn run_flat(
+        &self,
+        n: usize,
+        inputs: &[*const u8],
+        scalars: u64,
+        outputs: &[*mut u8],
+    ) -> Result<(), ExprError> {
+        self.check_operands(inputs.len(), outputs.len())?;
+        if n == 0 {
+            return Ok(());
+        }
+        let mut call = self.call();
+        for (k, &ptr) in inputs.iter().enumerate() {
+            let access = if scalars >> k & 1 != 0 { Access::Uniform } else { Access::Direct };
+            call.operands.push(Operand { ptr: ptr as *mut u8, width: self.inputs[k].itemsize(), access });
+        }
+        for (k, &ptr) in outputs.iter().enumerate() {
+            let width = self.outputs[k].itemsize();
+            let access = if call.overlaps_input(ptr, n * width, n) { Access::Staged } else { Access::Direct };
+            call.operands.push(Operand { ptr, width, access });
+        }
+        unsafe { call.run(n) }
+    }
+
+    /// Runs over an iteration shape. Strides are in elements, any sign, 0 to broadcast; outputs reach each element of
+    /// theirs once. An output may be an input's memory if they coincide element by element.
+    ///
+    /// # Safety
+    /// As for [`TileKernel::run_flat`], for every element the strides reach.
+    pub unsafe fn run(
+        &self,
+        shape: &[usize],
+        inputs: &[Strided<'_>],
+        outputs: &[Strided<'_>],
+    ) -> Result<(), ExprError> {
+        self.check_operands(inputs.len(), outputs.len())?;
+        if inputs.iter().chain(outputs).any(|operand| operand.strides.len() != shape.len()) {
+            return Err(ExprError::Invalid("an operand's rank is not the iteration rank".to_owned()));
+        }
+        let n: usize = shape.iter().product();
+        if n == 0 {
+            return Ok(());
+        }
+        let all: SmallVec<[Strided<'_>; 6]> = inputs.iter().chain(outputs).copied().collect();
+        let collapsed = Collapsed::new(shape, &all);
+        let mut call = self.call();
+        for (k, operand) in all.iter().enumerate() {
+            let is_input = k < inputs.len();
+            let dtype = if is_input { self.inputs[k] } else { self.outputs[k - inputs.len()] };
+            let width = dtype.itemsize();
+            let access = if is_input && collapsed.is_uniform(k) {
+                Access::Uniform
+            } else if !collapsed.is_contiguous(k) {
+                Access::Strided(k as u16)
+            } else if !is_input && call.overlaps_input(operand.ptr, n * width, n) {
+                Access::Staged
+            } else {
+                Access::Direct
+            };
+            call.operands.push(Operand { ptr: operand.ptr, width, access });
+        }
+        call.collapsed = Some(collapsed);
+        unsafe { call.run(n) }
+    }
+
+    fn check_operands(&self, inputs: usize, outputs: usize) -> Result<(), ExprError> {
+        if inputs == self.inputs.len() && outputs == self.outputs.len() {
+            return Ok(());
+        }
+        let (want, got) = (self.inputs.len() + self.outputs.len(), inputs + outputs);
+        Err(ExprError::Arity { what: "kernel".to_owned(), want, got })
+    }
+
+    fn call(&self) -> Call<'_> {
+        Call {
+            kernel: self,
+            operands: SmallVec::new(),
+            uniform: SmallVec::new(),
+            uniform_inputs: 0,
+            collapsed: None,
+        }
+    }
+}
+
+impl Call<'_> {
+    /// Whether `bytes` from `ptr` overlap an input read in place.
+    fn overlaps_input(&self, ptr: *mut u8, bytes: usize, n: usize) -> bool {
+        let start = ptr as usize;
+        self.operands.iter().take(self.kernel.inputs.len()).any(|input| {
+            let first = input.ptr as usize;
+            matches!(input.access, Access::Direct) && start < first + n * input.width && first < start + bytes
+        })
+    }
+
+    unsafe fn run(&mut self, n: usize) -> Result<(), ExprError> {
+        for (k, operand) in self.operands.iter().enumerate() {
+            if let Access::Uniform = operand.access {
+                let mut element = [0; 8];
+                unsafe { std::ptr::copy_nonoverlapping(operand.ptr, element.as_mut_ptr(), operand.width) };
+                self.uniform.push(element);
+                self.uniform_inputs |= 1 << (k % MAX_INPUTS);
+            }
+        }
+        let kernel = self.kernel;
+        let failed = AtomicBool::new(false);
+        let body = |range: Range<usize>| {
+            if unsafe { self.run_range(range) } {
+                failed.store(true, Ordering::Relaxed);
+            }
+        };
+        let grain = (PARALLEL_WORK / kernel.steps.len().max(1)).max(kernel.tile);
+        pool::parallel_for(n, grain.next_multiple_of(kernel.tile), body);
+        if failed.into_inner() { Err(ExprError::DivisionByZero) } else { Ok(()) }
+    }
+
+    /// Returns whether an integer was divided by zero.
+    unsafe fn run_range(&self, range: Range<usize>) -> bool {
+        let kernel = self.kernel;
+        let slot_bytes = (kernel.tile.min(range.len().next_multiple_of(PAD)) * kernel.width)
+            .next_multiple_of(64)
+            + SLOT_PADDING;
+        // A slot for each value that needs one, and for each operand: which of those do depends on the call.
+        let words = slot_bytes * (kernel.slots + self.operands.len()) / 8 + 8;
+        let mut scratch = SCRATCH.take();
+        if scratch.len() < words {
+            scratch.resize(words, 0);
+        }
+        let base = scratch.as_mut_ptr() as *mut u8;
+        let base = unsafe { base.add(base.align_offset(64)) };
+        let by_zero = unsafe { self.run_tiles(range, base, slot_bytes) };
+        SCRATCH.set(scratch);
+        by_zero
+    }
+
+    unsafe fn run_tiles(&self, range: Range<usize>, base: *mut u8, slot_bytes: usize) -> bool {
+        let kernel = self.kernel;
+        let count = self.operands.len();
+        let slot = |i: usize| unsafe { base.add(i * slot_bytes) };
+        let mut table: SmallVec<[*mut u8; 24]> = SmallVec::new();
+        let mut uniform = self.uniform.iter();
+        for (k, operand) in self.operands.iter().enumerate() {
+            table.push(match operand.access {
+                Access::Uniform => uniform.next().map_or(operand.ptr, |element| element.as_ptr() as *mut u8),
+                Access::Direct => operand.ptr,
+                Access::Staged | Access::Strided(_) => slot(k),
+            });
+        }
+        table.extend(kernel.constants.iter().map(|c| c.as_ptr() as *mut u8));
+        table.extend((0..kernel.slots).map(|i| slot(count + i)));
+        let steps: SmallVec<[u32; 16]> = kernel.steps.iter().map(|step| self.uniform_args(step)).collect();
+
+        let mut start = range.start;
+        while start < range.end {
+            let n = (range.end - start).min(kernel.tile);
+            unsafe {
+                self.enter_tile(&mut table, start, n);
+                for (step, &uniform) in kernel.steps.iter().zip(&steps) {
+                    let args = step.args.map(|place| table[usize::from(place)] as *const u8);
+                    if (step.kernel)(table[usize::from(step.out)], args, uniform, n) {
+                        return true;
+                    }
+                }
+                self.leave_tile(&table, start, n);
+            }
+            start += n;
+        }
+        false
+    }
+
+    /// Bit `i`: argument `i` of the step is one element for all.
+    fn uniform_args(&self, step: &Step) -> u32 {
+        let kernel = self.kernel;
+        let constants = self.operands.len()..self.operands.len() + kernel.constants.len();
+        let mut bits = 0;
+        for (i, &place) in step.args[..usize::from(step.arity)].iter().enumerate() {
+            let place = usize::from(place);
+            let is_uniform = constants.contains(&place)
+                || (place < kernel.inputs.len() && self.uniform_inputs >> place & 1 != 0);
+            bits |= u32::from(is_uniform) << i;
+        }
+        bits
+    }
+
+    /// Points direct operands at their tile and gathers the strided inputs.
+    unsafe fn enter_tile(&self, table: &mut [*mut u8], start: usize, n: usize) {
+        for (k, operand) in self.operands.iter().enumerate() {
+            match operand.access {
+                Access::Direct => table[k] = unsafe { operand.ptr.add(start * operand.width) },
+                Access::Strided(_) if k < self.kernel.inputs.len() => unsafe {
+                    self.copy_strided(Direction::Gather, k, table[k], start, n)
+                },
+                _ => {}
+            }
+        }
+    }
+
+    /// Writes the staged and the strided outputs.
+    unsafe fn leave_tile(&self, table: &[*mut u8], start: usize, n: usize) {
+        for (k, operand) in self.operands.iter().enumerate().skip(self.kernel.inputs.len()) {
+            match operand.access {
+                Access::Staged => unsafe {
+                    let memory = operand.ptr.add(start * operand.width);
+                    std::ptr::copy_nonoverlapping(table[k], memory, n * operand.width);
+                },
+                Access::Strided(_) => unsafe {
+                    self.copy_strided(Direction::Scatter, k, table[k], start, n)
+                },
+                _ => {}
+            }
+        }
+    }
+
+    unsafe fn copy_strided(&self, direction: Direction, k: usize, tile: *mut u8, start: usize, n: usize) {
+        let operand = &self.operands[k];
+        if let (Access::Strided(number), Some(c)) = (operand.access, &self.collapsed) {
+            let strides = &c.strides[usize::from(number)];
+            unsafe { copy_tile(direction, &c.shape, strides, operand.ptr, tile, operand.width, start, n) };
+        }
+    }
+}

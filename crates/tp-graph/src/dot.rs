@@ -1,0 +1,90 @@
+//! Pictures of a graph as text: Graphviz, and a table for terminals.
+
+use crate::ir::{Def, Graph, Node, Operand};
+use crate::entity::ValueId;
+use std::fmt::Write;
+use tp_dispatch::Phase;
+
+impl Graph {
+    /// Graphviz text: one box per node, labelled with the op and the types of its results.
+    pub fn to_dot(&self) -> String {
+        let mut out = String::from("digraph {\n  rankdir=TB;\n  node [shape=box, fontname=\"monospace\"];\n");
+        for input in &self.inputs {
+            let v = input.value;
+            let label = format!("{} {}\\n{}", v, quoted(&input.name), self.values[v].ty);
+            line(&mut out, format_args!("  v{} [label=\"{label}\", shape=ellipse];", v.0));
+        }
+        for (id, node) in self.nodes.iter() {
+            let shade = if node.phase == Phase::Backward { ", style=dashed" } else { "" };
+            let label = format!("{}\\n{}", node.target.name(), self.result_types(node).join("\\n"));
+            line(&mut out, format_args!("  n{} [label=\"{label}\"{shade}];", id.0));
+            node.for_each_use(|v| line(&mut out, format_args!("  {} -> n{};", self.dot_source(v), id.0)));
+        }
+        for (i, output) in self.outputs.iter().enumerate() {
+            line(&mut out, format_args!("  out{i} [label=\"output {i}\", shape=ellipse];"));
+            output.for_each_value(|v| line(&mut out, format_args!("  {} -> out{i};", self.dot_source(v))));
+        }
+        out.push_str("}\n");
+        out
+    }
+
+    fn dot_source(&self, v: ValueId) -> String {
+        match self.values[v].def {
+            Def::Input(_) => format!("v{}", v.0),
+            Def::Node(n) => format!("n{}", n.0),
+        }
+    }
+
+    pub(crate) fn result_types(&self, node: &Node) -> Vec<String> {
+        node.defined().map(|v| format!("{v}: {}", self.values[v].ty)).collect()
+    }
+
+    /// One row per node: results, op, operands, effects, place.
+    pub fn table(&self) -> String {
+        let head = ["result", "op", "inputs", "type", "effects", "at"].map(str::to_string);
+        let mut rows = vec![head];
+        for input in &self.inputs {
+            let ty = self.values[input.value].ty.to_string();
+            let what = format!("input {}", input.name);
+            rows.push([input.value.to_string(), what, input.kind.name().to_string(), ty, String::new(), String::new()]);
+        }
+        for node in self.nodes.values() {
+            let results: Vec<String> = node.defined().map(|v| v.to_string()).collect();
+            let inputs: Vec<String> = node.inputs.iter().map(Operand::to_string).collect();
+            let types: Vec<String> = node.defined().map(|v| self.values[v].ty.to_string()).collect();
+            let at = node.location.as_ref().map_or_else(String::new, ToString::to_string);
+            let effects = node.effects.to_string();
+            rows.push([results.join(", "), node.target.name(), inputs.join(", "), types.join(", "), effects, at]);
+        }
+        columns(&rows)
+    }
+}
+
+/// Writing to a string cannot fail.
+fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+    let _ = writeln!(out, "{text}");
+}
+
+fn quoted(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+/// Left-aligned columns, two blanks apart.
+pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut out = String::new();
+    for row in rows {
+        let mut text = String::new();
+        for (width, cell) in widths.iter().zip(row) {
+            let _ = write!(text, "{cell:width$}  ");
+        }
+        out.push_str(text.trim_end());
+        out.push('\n');
+    }
+    out
+}

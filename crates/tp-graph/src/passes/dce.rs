@@ -1,0 +1,22 @@
+//! Dead-code removal: a call goes when nobody uses its results and its effects allow it.
+
+use super::Removed;
+use super::rewrite::Rewrite;
+use crate::entity::Entity;
+use crate::ir::Graph;
+
+pub fn run(graph: &Graph) -> (Graph, Vec<Removed>) {
+    let mut used = vec![false; graph.values.len()];
+    graph.for_each_output_value(|v| used[v.index()] = true);
+    let mut rewrite = Rewrite::new(graph);
+    for (id, node) in graph.nodes.iter().rev() {
+        let live = !node.effects.removable() || node.defined().any(|v| used[v.index()]);
+        if live {
+            node.for_each_use(|v| used[v.index()] = true);
+        } else {
+            rewrite.drop_node(id);
+        }
+    }
+    let removed: Vec<Removed> = rewrite.dropped().map(|n| Removed::of(graph, n, "dead code")).collect();
+    if removed.is_empty() { (graph.clone(), removed) } else { (rewrite.finish(), removed) }
+}

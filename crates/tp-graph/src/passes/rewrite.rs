@@ -1,0 +1,85 @@
+//! Rebuilding a graph without some of its nodes and with some values replaced by earlier ones. Ids stay dense.
+
+use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
+use crate::entity::{Entity, NodeId, ValueId};
+use crate::ir::{Graph, Output};
+use smallvec::SmallVec;
+
+/// What to change: nodes to leave out, and for a value the earlier value that takes its place.
+pub(super) struct Rewrite<'g> {
+    graph: &'g Graph,
+    drop: Vec<bool>,
+    replace: Vec<Option<ValueId>>,
+}
+
+impl<'g> Rewrite<'g> {
+    pub fn new(graph: &'g Graph) -> Rewrite<'g> {
+        Rewrite { graph, drop: vec![false; graph.nodes.len()], replace: vec![None; graph.values.len()] }
+    }
+
+    pub fn drop_node(&mut self, node: NodeId) {
+        self.drop[node.index()] = true;
+    }
+
+    /// `by` is defined before `value`.
+    pub fn replace(&mut self, value: ValueId, by: ValueId) {
+        self.replace[value.index()] = Some(by);
+    }
+
+    /// The value that stands for `value` after the replacements.
+    pub fn resolve(&self, value: ValueId) -> ValueId {
+        let mut at = value;
+        while let Some(by) = self.replace[at.index()] {
+            at = by;
+        }
+        at
+    }
+
+    pub fn dropped(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.graph.nodes.ids().filter(|n| self.drop[n.index()])
+    }
+
+    pub fn finish(&self) -> Graph {
+        let graph = self.graph;
+        let mut builder = GraphBuilder::new();
+        // New ids by old ids; what was dropped is never asked for.
+        let mut ids: Vec<ValueId> = graph.values.ids().collect();
+        for input in &graph.inputs {
+            let data = &graph.values[input.value];
+            let alias = data.alias.map(|a| a.map(|v| ids[v.index()]));
+            ids[input.value.index()] = builder.input(input.name.clone(), input.kind, data.ty.clone(), alias);
+        }
+        for (id, node) in graph.nodes.iter() {
+            if self.drop[id.index()] {
+                continue;
+            }
+            let rename = |v: ValueId| ids[self.resolve(v).index()];
+            let value = |v: ValueId| {
+                let data = &graph.values[v];
+                NewValue { ty: data.ty.clone(), alias: data.alias.map(|a| a.map(rename)) }
+            };
+            let outputs: SmallVec<[NewOutput; 1]> = node
+                .outputs
+                .iter()
+                .map(|o| match o {
+                    Output::Value(v) => NewOutput::Value(value(*v)),
+                    Output::List(vs) => NewOutput::List(vs.iter().map(|v| value(*v)).collect()),
+                })
+                .collect();
+            let new = NewNode {
+                target: node.target.clone(),
+                inputs: node.inputs.iter().map(|o| o.map_values(rename)).collect(),
+                effects: node.effects,
+                location: node.location.clone(),
+                phase: node.phase,
+            };
+            let new = builder.node(new, outputs);
+            let defined: SmallVec<[ValueId; 2]> = builder.graph().nodes[new].defined().collect();
+            for (old, new) in node.defined().zip(defined) {
+                ids[old.index()] = new;
+            }
+        }
+        let outputs = graph.outputs.iter().map(|o| o.map_values(|v| ids[self.resolve(v).index()])).collect();
+        builder.finish(outputs)
+    }
+}

@@ -1,0 +1,305 @@
+//! The verifier. This is the specification of a well-formed graph; every rule has the short name that its
+//! violations carry.
+//!
+//! Structure
+//! - `def-numbering`: values are numbered in the order of their definitions: inputs first, then the results of each
+//!   node in order; each value's `def` names the input or node that lists it.
+//! - `def-before-use`: a node reads only values that an input or an earlier node defines; so do the outputs.
+//! - `tensor-operand`: a value that is read is a tensor.
+//! - `input-names`: inputs have distinct, non-empty names.
+//!
+//! Calls
+//! - `registered`: the target is a defined op.
+//! - `arity`: one operand per schema argument.
+//! - `argument-kind`: each operand fits its argument: a value where a tensor is expected, a literal of the right kind
+//!   elsewhere, None only where the schema allows it.
+//! - `results`: as many results as the schema declares; a list exactly where it declares a list of tensors, a tensor
+//!   exactly where it declares one.
+//! - `effects`: the node's effects are those of its op.
+//!
+//! Types
+//! - `fake-rule`: where the op's fake rule is native code, running it over the operands' types gives the types of the
+//!   results: dtype, sizes, strides, device.
+//!
+//! Aliases
+//! - `alias-order`: an alias fact names an earlier value, which is a tensor.
+//! - `alias-type`: a value that is the same tensor as another has its type; a view has its device.
+//! - `alias-declared`: a result shares memory with an operand only if the schema says so.
+//!
+//! All violations are collected; none stops the search.
+
+use crate::args::{ArgSource, source};
+use crate::entity::{Entity, NodeId, ValueId};
+use crate::ir::{Alias, Def, Graph, InputKind, Node, Output, ValueType};
+use crate::text::NodeText;
+use smallvec::SmallVec;
+use std::collections::HashSet;
+use std::fmt;
+use tp_dispatch::host::Location;
+use tp_dispatch::kernel::HostArgs;
+use tp_dispatch::schema::ArgType;
+use tp_dispatch::{Arg, Call, Error, FakeRule, KeySet, OpDef, OpHandle, Result, Value, fake};
+use tp_tensor::{Tensor, TensorSpec};
+
+/// One broken rule.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Violation {
+    pub rule: &'static str,
+    pub node: Option<NodeId>,
+    pub value: Option<ValueId>,
+    pub message: String,
+    pub location: Option<Location>,
+    /// The node as the text form prints it.
+    pub text: Option<String>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.rule)?;
+        match (self.node, self.value) {
+            (Some(n), _) => write!(f, "{n}: ")?,
+            (None, Some(v)) => write!(f, "{v}: ")?,
+            (None, None) => {}
+        }
+        f.write_str(&self.message)?;
+        if let Some(text) = &self.text {
+            write!(f, "\n    {text}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Graph {
+    /// Every violation of the rules above.
+    pub fn verify(&self) -> Vec<Violation> {
+        let mut v = Verifier { graph: self, found: Vec::new(), node: None };
+        v.inputs();
+        v.numbering();
+        for (id, node) in self.nodes.iter() {
+            v.node = Some(id);
+            v.uses(id, node);
+            v.call(node);
+            v.aliases(node);
+        }
+        v.node = None;
+        v.outputs();
+        v.found
+    }
+
+    /// An error that lists every violation, if there is one.
+    pub fn check(&self) -> Result<()> {
+        let found = self.verify();
+        let Some(first) = found.first() else { return Ok(()) };
+        let more = found.len() - 1;
+        let tail = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+        let error = Error::graph("TP5002", format!("the graph breaks a rule: {first}{tail}"));
+        Err(found.iter().skip(1).fold(error, |e, v| e.note(v.to_string())))
+    }
+}
+
+struct Verifier<'a> {
+    graph: &'a Graph,
+    found: Vec<Violation>,
+    node: Option<NodeId>,
+}
+
+impl<'a> Verifier<'a> {
+    fn report(&mut self, rule: &'static str, value: Option<ValueId>, message: String) {
+        let node = self.node.and_then(|n| self.graph.nodes.get(n));
+        let text = node.map(|node| NodeText { graph: self.graph, node }.to_string());
+        let location = node.and_then(|n| n.location.clone());
+        self.found.push(Violation { rule, node: self.node, value, message, location, text });
+    }
+
+    fn inputs(&mut self) {
+        let mut names = HashSet::new();
+        for input in &self.graph.inputs {
+            let inner = input.kind == InputKind::Saved || input.kind == InputKind::Gradient;
+            if input.name.is_empty() && !inner {
+                self.report("input-names", Some(input.value), "an input has no name".to_string());
+            } else if !names.insert(&input.name) {
+                self.report("input-names", Some(input.value), format!("two inputs are called {:?}", input.name));
+            }
+        }
+    }
+
+    /// The order in which the graph lists its definitions.
+    fn numbering(&mut self) {
+        let graph = self.graph;
+        let inputs = graph.inputs.iter().enumerate().map(|(i, input)| (input.value, Def::Input(i as u32)));
+        let nodes = graph.nodes.iter().flat_map(|(id, n)| n.defined().map(move |v| (v, Def::Node(id))));
+        let mut expected = 0usize;
+        for (value, def) in inputs.chain(nodes) {
+            if value.index() != expected {
+                self.report("def-numbering", Some(value), format!("{value} is defined where %{expected} comes next"));
+            }
+            match graph.values.get(value) {
+                None => self.report("def-numbering", Some(value), format!("{value} does not exist")),
+                Some(data) if data.def != def => {
+                    self.report("def-numbering", Some(value), format!("{value} says that {:?} defines it", data.def));
+                }
+                Some(_) => {}
+            }
+            expected += 1;
+        }
+        if expected != graph.values.len() {
+            let message = format!("{expected} values are defined, {} exist", graph.values.len());
+            self.report("def-numbering", None, message);
+        }
+    }
+
+    fn uses(&mut self, id: NodeId, node: &Node) {
+        let mut used: SmallVec<[ValueId; 4]> = SmallVec::new();
+        node.for_each_use(|v| used.push(v));
+        for v in used {
+            let earlier = self.graph.values.get(v).is_some_and(|data| match data.def {
+                Def::Input(_) => true,
+                Def::Node(at) => at < id,
+            });
+            self.check_use(v, earlier);
+        }
+    }
+
+    fn check_use(&mut self, v: ValueId, defined: bool) {
+        if !defined {
+            self.report("def-before-use", Some(v), format!("{v} is read before it is defined"));
+        } else if self.graph.spec(v).is_none() {
+            self.report("tensor-operand", Some(v), format!("{v} is read, but it is no tensor"));
+        }
+    }
+
+    fn outputs(&mut self) {
+        let mut used: SmallVec<[ValueId; 4]> = SmallVec::new();
+        self.graph.for_each_output_value(|v| used.push(v));
+        for v in used {
+            self.check_use(v, self.graph.values.contains(v));
+        }
+    }
+
+    fn call(&mut self, node: &Node) {
+        let name = node.target.name();
+        let Some((op, def)) = node.target.op().and_then(|op| op.def().map(|d| (op, d))) else {
+            self.report("registered", None, format!("{name} is not registered"));
+            return;
+        };
+        if node.effects != def.effects {
+            let message = format!("the node says {}, {name} is {}", node.effects, def.effects);
+            self.report("effects", None, message);
+        }
+        let fits = self.results(node, &def);
+        if node.inputs.len() != def.params.len() {
+            let message = format!("{name} takes {} arguments, got {}", def.params.len(), node.inputs.len());
+            self.report("arity", None, message);
+            return;
+        }
+        let mut sources: Vec<ArgSource> = Vec::with_capacity(node.inputs.len());
+        for (operand, param) in node.inputs.iter().zip(&def.params.all) {
+            match source(operand, param) {
+                Ok(s) => sources.push(s),
+                Err(message) => self.report("argument-kind", None, message),
+            }
+        }
+        if fits && sources.len() == node.inputs.len() {
+            self.types(node, op, &def, &sources);
+        }
+    }
+
+    fn results(&mut self, node: &Node, def: &OpDef) -> bool {
+        let declared = def.schema.returns();
+        let before = self.found.len();
+        if declared.len() != node.outputs.len() {
+            let message = format!("the schema declares {} results, the node has {}", declared.len(), node.outputs.len());
+            self.report("results", None, message);
+            return false;
+        }
+        for (i, (ret, output)) in declared.iter().zip(&node.outputs).enumerate() {
+            let tensors = output.values().iter().all(|v| self.graph.spec(*v).is_some());
+            let fits = match (ret.ty(), output) {
+                (ArgType::Tensor, Output::Value(_)) => tensors,
+                (ty, Output::List(_)) => tensors && ty.as_list().is_some_and(|(e, _)| *e == ArgType::Tensor),
+                (ty, Output::Value(_)) => !tensors || matches!(ty, ArgType::Any) || ty.is_optional(),
+            };
+            if !fits {
+                self.report("results", None, format!("result {i} does not fit the declared {}", ret.ty()));
+            }
+            let aliased = output.values().iter().any(|v| self.graph.values.get(*v).is_some_and(|d| d.alias.is_some()));
+            if aliased && ret.alias().is_none() {
+                let message = format!("result {i} shares memory with an operand, the schema declares a new tensor");
+                self.report("alias-declared", None, message);
+            }
+        }
+        self.found.len() == before
+    }
+
+    /// Runs a native fake rule over the operands' types and compares.
+    fn types(&mut self, node: &Node, op: OpHandle, def: &std::sync::Arc<OpDef>, sources: &[ArgSource]) {
+        if !matches!(def.fake, FakeRule::Fn(_)) {
+            return;
+        }
+        let Some(values) = sources.iter().map(|s| self.fake_argument(s)).collect::<Option<Vec<Value>>>() else {
+            return;
+        };
+        let args: SmallVec<[Arg<'_>; 8]> = values.iter().map(Value::as_arg).collect();
+        let call = Call { op, def, args: &args, keys: KeySet::EMPTY, host: HostArgs::NONE };
+        let rets = match fake::materialize_fakes(&call, &mut || 0) {
+            Ok(rets) => rets,
+            Err(e) => return self.report("fake-rule", None, format!("the fake rule refuses the operands: {e}")),
+        };
+        let mut predicted: Vec<Option<TensorSpec>> = Vec::new();
+        for value in &rets {
+            match value {
+                Value::Tensor(t) => predicted.push(Some(TensorSpec::of(t))),
+                Value::Tensors(ts) => predicted.extend(ts.iter().map(|t| Some(TensorSpec::of(t)))),
+                _ => predicted.push(None),
+            }
+        }
+        for (v, want) in node.defined().zip(&predicted) {
+            if let (Some(got), Some(want)) = (self.graph.spec(v), want)
+                && got != want
+            {
+                let message = format!("{v} is {got}, the fake rule of {} gives {want}", node.target.name());
+                self.report("fake-rule", Some(v), message);
+            }
+        }
+    }
+
+    fn fake_argument(&self, source: &ArgSource) -> Option<Value> {
+        let fake = |v: ValueId| {
+            let spec = self.graph.spec(v)?;
+            Tensor::fake(&spec.sizes, &spec.strides, spec.dtype, spec.device, 0).ok()
+        };
+        Some(match source {
+            ArgSource::Literal(value) => value.clone(),
+            ArgSource::Value(v) => Value::Tensor(fake(*v)?),
+            ArgSource::Values(vs) => Value::Tensors(vs.iter().map(|v| fake(*v)).collect::<Option<_>>()?),
+            ArgSource::Optional(vs) => {
+                let item = |v: &Option<ValueId>| match v {
+                    Some(v) => fake(*v).map(Some),
+                    None => Some(None),
+                };
+                Value::OptTensors(vs.iter().map(item).collect::<Option<_>>()?)
+            }
+        })
+    }
+
+    fn aliases(&mut self, node: &Node) {
+        for v in node.defined() {
+            let Some((ty, alias)) = self.graph.values.get(v).and_then(|d| d.alias.map(|a| (&d.ty, a))) else {
+                continue;
+            };
+            let of = alias.of();
+            if of >= v || self.graph.spec(of).is_none() {
+                self.report("alias-order", Some(v), format!("{v} aliases {of}, which is no earlier tensor"));
+                continue;
+            }
+            let fits = match (alias, ty, self.graph.spec(of)) {
+                (Alias::Same(_), ValueType::Tensor(spec), Some(base)) => spec == base,
+                (_, ValueType::Tensor(spec), Some(base)) => spec.device == base.device,
+                _ => false,
+            };
+            if !fits {
+                self.report("alias-type", Some(v), format!("{v} aliases {of}, but their types do not agree"));
+            }
+        }
+    }
+}

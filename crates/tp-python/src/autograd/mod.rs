@@ -1,0 +1,200 @@
+//! Differentiation from Python: registering rules, running backward, and what a tensor says about its history.
+
+mod context;
+mod hooks;
+mod rule;
+
+use crate::error::{self, IntoPyResult};
+use crate::hot::shell;
+use crate::ops::copy;
+use context::object;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use std::sync::Arc;
+use tp_autograd::GradOptions;
+use tp_dispatch::{GradSpec, Registry, Result};
+use tp_tensor::Tensor;
+
+pub use context::Context;
+
+/// Registers a backward rule for `name`: `backward(ctx, *grads)`, and `setup_context(ctx, inputs, output)`.
+#[pyfunction]
+#[pyo3(signature = (name, backward, setup_context=None))]
+fn register_autograd(
+    py: Python<'_>,
+    name: &str,
+    backward: &Bound<'_, PyAny>,
+    setup_context: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let op = Registry::global().lookup(name).py(py)?;
+    let Some(def) = op.def() else { return Ok(()) };
+    let rule = rule::PyRule::new(op.name(), &def.schema, backward, setup_context);
+    let spec = tp_autograd::custom_spec(Arc::new(rule));
+    Registry::global().redefine(op, |d| copy(d, None, Some(spec))).py(py)
+}
+
+/// Declares that `name` has no gradient: its outputs never require one.
+#[pyfunction]
+fn register_autograd_none(py: Python<'_>, name: &str) -> PyResult<()> {
+    let op = Registry::global().lookup(name).py(py)?;
+    let spec = GradSpec::NotDifferentiable("declared by its author");
+    Registry::global().redefine(op, |d| copy(d, None, Some(spec))).py(py)
+}
+
+/// A tensor argument of a PyO3 function.
+pub struct TensorArg(pub Tensor);
+
+impl<'py> FromPyObject<'_, 'py> for TensorArg {
+    type Error = PyErr;
+    fn extract(obj: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        // SAFETY: a live object.
+        unsafe {
+            if shell::is_tensor(obj.as_ptr()) {
+                return Ok(TensorArg(shell::tensor_of(obj.as_ptr()).clone()));
+            }
+        }
+        Err(PyTypeError::new_err(format!("expected a Tensor, got {}", obj.get_type().name()?)))
+    }
+}
+
+fn tensors(list: Vec<TensorArg>) -> Vec<Tensor> {
+    list.into_iter().map(|t| t.0).collect()
+}
+
+fn optional(list: Vec<Option<TensorArg>>) -> Vec<Option<Tensor>> {
+    list.into_iter().map(|t| t.map(|t| t.0)).collect()
+}
+
+fn options(retain_graph: Option<bool>, create_graph: bool, allow_unused: bool) -> GradOptions {
+    GradOptions { retain_graph, create_graph, allow_unused }
+}
+
+/// Runs backward from `outputs` and adds to the `.grad` of every leaf reached.
+#[pyfunction]
+#[pyo3(signature = (outputs, gradients, retain_graph, create_graph))]
+fn backward(
+    py: Python<'_>,
+    outputs: Vec<TensorArg>,
+    gradients: Vec<Option<TensorArg>>,
+    retain_graph: Option<bool>,
+    create_graph: bool,
+) -> PyResult<()> {
+    tp_autograd::backward(&tensors(outputs), &optional(gradients), options(retain_graph, create_graph, true), &[]).py(py)
+}
+
+/// Gradients of `outputs` with respect to `inputs`, one per input; None where `allow_unused` permits it.
+#[pyfunction]
+#[pyo3(signature = (outputs, inputs, gradients, retain_graph, create_graph, allow_unused))]
+fn grad<'py>(
+    py: Python<'py>,
+    outputs: Vec<TensorArg>,
+    inputs: Vec<TensorArg>,
+    gradients: Vec<Option<TensorArg>>,
+    retain_graph: Option<bool>,
+    create_graph: bool,
+    allow_unused: bool,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let (outputs, inputs, gradients) = (tensors(outputs), tensors(inputs), optional(gradients));
+    let found = tp_autograd::grad(&outputs, &inputs, &gradients, options(retain_graph, create_graph, allow_unused)).py(py)?;
+    found.iter().map(|g| object(py, g.as_ref())).collect()
+}
+
+// ---- what a tensor says and is told ----
+
+pub fn get_grad(t: &Tensor) -> Option<Tensor> {
+    tp_autograd::meta::grad(t)
+}
+
+pub fn set_grad(t: &Tensor, grad: Option<Tensor>) -> Result<()> {
+    tp_autograd::meta::set_grad(t, grad)
+}
+
+pub fn set_requires_grad(t: &Tensor, on: bool) -> Result<()> {
+    tp_autograd::meta::set_requires_grad(t, on)
+}
+
+pub fn is_leaf(t: &Tensor) -> bool {
+    tp_autograd::meta::is_leaf(t)
+}
+
+/// The node that made a tensor, as people see it.
+#[pyclass(frozen, name = "Node", module = "tensorplay.autograd")]
+struct PyNode(tp_autograd::NodeRef);
+
+#[pymethods]
+impl PyNode {
+    /// Name of the operation.
+    fn name(&self) -> String {
+        self.0.name().to_string()
+    }
+
+    /// Nodes that made the inputs, with the output index each.
+    #[getter]
+    fn next_functions(&self) -> Vec<(PyNode, u32)> {
+        self.0.edges().iter().map(|e| (PyNode(e.node.clone()), e.nr)).collect()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<{}>", self.0.name())
+    }
+}
+
+pub fn grad_fn_object(py: Python<'_>, t: &Tensor) -> PyResult<Py<PyAny>> {
+    match tp_autograd::meta::grad_fn(t) {
+        Some(node) => Ok(Bound::new(py, PyNode(node))?.into_any().unbind()),
+        None => Ok(py.None()),
+    }
+}
+
+/// `x.backward(gradient)`: the shortest way, for the tensor method.
+pub fn backward_one(t: &Tensor, gradient: Option<Tensor>, retain_graph: Option<bool>, create_graph: bool) -> Result<()> {
+    tp_autograd::backward(std::slice::from_ref(t), &[gradient], options(retain_graph, create_graph, true), &[])
+}
+
+#[pyfunction]
+fn retain_grad(py: Python<'_>, t: TensorArg) -> PyResult<()> {
+    tp_autograd::meta::retain_grad(&t.0).py(py)
+}
+
+#[pyfunction]
+fn retains_grad(t: TensorArg) -> bool {
+    tp_autograd::meta::retains_grad(&t.0)
+}
+
+/// Anomaly mode while it is entered: the first NaN in a backward pass is an error that names the recorded call.
+#[pyclass(module = "tensorplay.autograd")]
+struct AnomalyMode(Option<tp_autograd::anomaly::DetectAnomaly>);
+
+#[pymethods]
+impl AnomalyMode {
+    #[new]
+    fn new() -> AnomalyMode {
+        AnomalyMode(None)
+    }
+
+    fn enter(&mut self) {
+        self.0 = Some(tp_autograd::anomaly::DetectAnomaly::enter());
+    }
+
+    fn leave(&mut self) {
+        self.0 = None;
+    }
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<Context>()?;
+    m.add_class::<PyNode>()?;
+    m.add_class::<AnomalyMode>()?;
+    hooks::register(m)?;
+    m.add_function(wrap_pyfunction!(register_autograd, m)?)?;
+    m.add_function(wrap_pyfunction!(register_autograd_none, m)?)?;
+    m.add_function(wrap_pyfunction!(backward, m)?)?;
+    m.add_function(wrap_pyfunction!(grad, m)?)?;
+    m.add_function(wrap_pyfunction!(retain_grad, m)?)?;
+    m.add_function(wrap_pyfunction!(retains_grad, m)?)
+}
+
+/// Our error for whatever a Python callback raised.
+pub(crate) fn raised(e: PyErr) -> tp_dispatch::Error {
+    error::from_py(e)
+}

@@ -1,0 +1,195 @@
+//! Python adapters as backends: a module with `probe`, `supports` and `lower`, found by name through
+//! `tensorplay.backends.base` on first use. What it compiled is launched from Rust.
+
+use crate::report;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+use std::sync::Arc;
+use tp_dispatch::{CodegenMarker, FallbackReason};
+use tp_graph::backend::{Backend, Capability, KernelLayout, Lowered, RawKernel, Region};
+use tp_tensor::Device;
+
+pub struct PyBackend {
+    name: String,
+}
+
+impl PyBackend {
+    pub fn new(name: &str) -> PyBackend {
+        PyBackend { name: name.to_string() }
+    }
+
+    fn adapter<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.import("tensorplay.backends.base")?.call_method1("adapter", (self.name.as_str(),))
+    }
+
+    fn failed(&self, py: Python<'_>, stage: &str, e: PyErr) -> FallbackReason {
+        // The adapter's own error says more than its class.
+        let value = e.value(py);
+        let text = |name: &str| value.getattr(name).and_then(|v| v.extract::<String>()).ok();
+        let message = text("message").unwrap_or_else(|| e.to_string());
+        let stage = text("stage").unwrap_or_else(|| stage.to_string());
+        match text("kind") {
+            Some(kind) => reason(&kind, &self.name, &stage, &message, value),
+            None => FallbackReason::LoweringFailed { stage, message },
+        }
+    }
+}
+
+/// A refusal of the adapter (`kind`, `message`, `details`) as one of ours.
+fn reason(kind: &str, backend: &str, stage: &str, message: &str, from: &Bound<'_, PyAny>) -> FallbackReason {
+    use FallbackReason as R;
+    let details = from.getattr("details").or_else(|_| from.get_item("details")).ok();
+    let detail = |name: &str| {
+        let found = details.as_ref().and_then(|d| d.get_item(name).ok()).and_then(|v| v.extract::<String>().ok());
+        found.unwrap_or_default()
+    };
+    match kind {
+        "UnsupportedDType" => R::UnsupportedDType { op: detail("op"), dtype: detail("dtype") },
+        "UnsupportedOp" => R::UnsupportedOp { op: detail("op"), why: message.to_string() },
+        "Hazard" => R::Hazard { op: detail("op"), what: message.to_string() },
+        "BackendUnavailable" => R::BackendUnavailable { backend: backend.to_string(), missing: message.to_string() },
+        "VersionUnpinned" => R::VersionUnpinned { package: detail("package"), found: detail("found") },
+        _ => R::LoweringFailed { stage: stage.to_string(), message: message.to_string() },
+    }
+}
+
+/// The program as adapters take it.
+pub fn program_dict<'py>(py: Python<'py>, program: &tp_expr::Program) -> PyResult<Bound<'py, PyDict>> {
+    let instrs = PyList::empty(py);
+    for i in program.instrs() {
+        let imm = match i.prim.name() {
+            "input" | "const" => Some(i.imm),
+            _ => None,
+        };
+        instrs.append((i.prim.name(), i.dtype.name(), PyTuple::new(py, i.args())?, imm))?;
+    }
+    let out = PyDict::new(py);
+    out.set_item("instrs", instrs)?;
+    out.set_item("inputs", program.inputs().iter().map(|d| d.name()).collect::<Vec<_>>())?;
+    out.set_item("outputs", program.outputs().to_vec())?;
+    Ok(out)
+}
+
+fn layout_dict<'py>(py: Python<'py>, layout: &KernelLayout, inputs: usize) -> PyResult<Bound<'py, PyDict>> {
+    let out = PyDict::new(py);
+    match layout {
+        KernelLayout::Flat { scalars } => {
+            out.set_item("kind", "flat")?;
+            out.set_item("scalar_inputs", (0..inputs).map(|k| scalars >> k & 1 == 1).collect::<Vec<_>>())?;
+        }
+        KernelLayout::Strided { dims } => {
+            out.set_item("kind", "strided")?;
+            out.set_item("ndim", dims)?;
+            out.set_item("inner", vec![None::<i64>; inputs])?;
+        }
+    }
+    Ok(out)
+}
+
+impl Backend for PyBackend {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn probe(&self) -> Capability {
+        let asked = Python::attach(|py| -> PyResult<Capability> {
+            let found = self.adapter(py)?.call_method0("probe")?;
+            let details = found.get_item("details")?;
+            let mut pairs = Vec::new();
+            for item in details.cast::<PyDict>()?.iter() {
+                pairs.push((item.0.to_string(), item.1.to_string()));
+            }
+            Ok(Capability {
+                name: self.name.as_str().into(),
+                available: found.get_item("available")?.extract()?,
+                reason: found.get_item("reason")?.extract()?,
+                details: pairs,
+            })
+        });
+        asked.unwrap_or_else(|e| Capability {
+            name: self.name.as_str().into(),
+            available: false,
+            reason: Some(e.to_string()),
+            details: Vec::new(),
+        })
+    }
+
+    fn supports(&self, region: &Region) -> Result<(), FallbackReason> {
+        Python::attach(|py| {
+            let asked = (|| -> PyResult<Option<FallbackReason>> {
+                let program = program_dict(py, &region.program.expand())?;
+                let answer = self.adapter(py)?.call_method1("supports", (program,))?;
+                if answer.is_none() {
+                    return Ok(None);
+                }
+                let kind: String = answer.get_item("kind")?.extract()?;
+                let message: String = answer.get_item("message")?.extract()?;
+                Ok(Some(reason(&kind, &self.name, "supports", &message, &answer)))
+            })();
+            match asked {
+                Ok(None) => Ok(()),
+                Ok(Some(r)) => Err(r),
+                Err(e) => Err(self.failed(py, "supports", e)),
+            }
+        })
+    }
+
+    fn lower(&self, region: &Region) -> Result<Lowered, FallbackReason> {
+        Python::attach(|py| self.lower_in(py, region).map_err(|e| self.failed(py, "lower", e)))
+    }
+}
+
+impl PyBackend {
+    fn lower_in(&self, py: Python<'_>, region: &Region) -> PyResult<Lowered> {
+        let program = region.program.expand();
+        let layout = layout_dict(py, &region.layout, program.inputs().len())?;
+        let artifact = self.adapter(py)?.call_method1("lower", (program_dict(py, &program)?, layout))?;
+        let proof: String = artifact.getattr("hash")?.extract()?;
+        let target: String = artifact.getattr("target")?.extract()?;
+        Ok(Lowered::Raw(RawKernel {
+            address: artifact.getattr("address")?.extract()?,
+            handle: artifact.getattr("handle")?.extract()?,
+            layout: region.layout.clone(),
+            marker: Arc::new(CodegenMarker {
+                executor: self.name.as_str().into(),
+                kernel: target.into(),
+                proof: Some(proof.into()),
+                device: Device::CPU,
+            }),
+            owner: Arc::new(artifact.unbind()),
+        }))
+    }
+}
+
+/// The capability of a backend known to Rust, as `tensorplay.outcome.Capability`.
+pub fn capability_object<'py>(py: Python<'py>, c: &Capability) -> PyResult<Bound<'py, PyAny>> {
+    let details = PyDict::new(py);
+    for (k, v) in &c.details {
+        details.set_item(k, v)?;
+    }
+    report::class(py, "Capability")?.call1((&*c.name, c.available, c.reason.clone(), details))
+}
+
+/// Makes a Python adapter known to the compiler under its name.
+#[pyfunction]
+pub fn register_backend(name: &str) {
+    if tp_graph::backend::get(name).is_none() {
+        tp_graph::backend::register(Arc::new(PyBackend::new(name)));
+    }
+}
+
+/// Names of the backends known to the compiler.
+#[pyfunction]
+pub fn backend_names() -> Vec<String> {
+    tp_graph::backend::names()
+}
+
+/// The capability of one backend; raises LookupError for an unknown name.
+#[pyfunction]
+pub fn backend_capability<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    match tp_graph::backend::get(name) {
+        Some(b) => capability_object(py, &b.probe()),
+        None => Err(pyo3::exceptions::PyLookupError::new_err(format!("no backend named '{name}'"))),
+    }
+}
+

@@ -1,0 +1,135 @@
+//! `tp.compile` from Python: the compiled function as an object with a fast call, its reports, and the backends
+//! that Python adapters provide.
+
+mod backend;
+mod object;
+pub mod tree;
+
+use crate::error::IntoPyResult;
+use crate::graph::PyGraph;
+use crate::report;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use std::sync::Arc;
+use tp_graph::compile::{CompileOptions, CompiledFunction};
+use tp_graph::report::{Build, Explanation, FallbackPolicy, RegionRun, RunReport};
+
+pub use backend::program_dict;
+pub use object::init_type;
+
+/// Makes a compiled function. `backends` in order of preference, all known; `policy` is record, warn or error.
+#[pyfunction]
+#[pyo3(signature = (func, *, backends, policy, limit, parameters))]
+fn compile_function<'py>(
+    py: Python<'py>,
+    func: &Bound<'py, PyAny>,
+    backends: Vec<String>,
+    policy: &str,
+    limit: usize,
+    parameters: Vec<String>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let find = |name: &String| {
+        tp_graph::backend::get(name).ok_or_else(|| PyValueError::new_err(format!("no backend named '{name}'")))
+    };
+    let policy = match policy {
+        "record" => FallbackPolicy::Record,
+        "warn" => FallbackPolicy::Warn,
+        "error" => FallbackPolicy::Error,
+        other => return Err(PyValueError::new_err(format!("on_fallback must be 'record', 'warn' or 'error', not '{other}'"))),
+    };
+    let backends = backends.iter().map(find).collect::<PyResult<Vec<_>>>()?;
+    let core = CompiledFunction::new(CompileOptions { backends, policy, limit });
+    object::new(py, func, Arc::new(core), parameters)
+}
+
+/// The graphs captured so far: one per entry, with `.backward` for training entries.
+#[pyfunction]
+fn compiled_graphs(py: Python<'_>, compiled: &Bound<'_, PyAny>) -> PyResult<Vec<PyGraph>> {
+    let core = object::core(compiled)?;
+    let _ = py;
+    Ok(core.graphs().iter().map(|e| PyGraph::new(e.graph().clone(), e.backward_graph().cloned())).collect())
+}
+
+/// What is known of the entries so far, as `tensorplay.outcome.Explanation`.
+#[pyfunction]
+fn compiled_report<'py>(py: Python<'py>, compiled: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let core = object::core(compiled)?;
+    explanation_object(py, core, core.explanation())
+}
+
+/// The thread's last run as `tensorplay.outcome.RunReport`, or None.
+#[pyfunction]
+fn compiled_last_run<'py>(py: Python<'py>, compiled: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    object::core(compiled)?.last_run().map(|r| run_report_object(py, &r)).transpose()
+}
+
+/// Artifacts made so far, one dict each.
+#[pyfunction]
+fn compiled_builds<'py>(py: Python<'py>, compiled: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let build = |b: &Build| {
+        let d = PyDict::new(py);
+        d.set_item("backend", &*b.backend)?;
+        d.set_item("hash", &*b.hash)?;
+        d.set_item("seconds", b.seconds)?;
+        d.set_item("cached", b.cached)?;
+        Ok(d)
+    };
+    object::core(compiled)?.builds().iter().map(build).collect()
+}
+
+/// Captures and compiles for these arguments without running; the entry serves later calls.
+#[pyfunction]
+#[pyo3(signature = (compiled, args, kwargs=None))]
+fn compiled_prepare(
+    py: Python<'_>,
+    compiled: &Bound<'_, PyAny>,
+    args: Bound<'_, PyTuple>,
+    kwargs: Option<Bound<'_, PyDict>>,
+) -> PyResult<()> {
+    object::prepare(compiled, tree::Call { args, kwargs }).py(py)
+}
+
+/// The original function.
+#[pyfunction]
+fn compiled_function<'py>(py: Python<'py>, compiled: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    object::function(py, compiled)
+}
+
+fn region_object<'py>(py: Python<'py>, r: &RegionRun) -> PyResult<Bound<'py, PyAny>> {
+    let reason = r.reason.as_ref().map(|r| report::reason_object(py, r)).transpose()?;
+    let ops = PyTuple::new(py, r.ops.iter().map(|o| o.to_string()))?;
+    report::class(py, "RegionRun")?.call1((r.index, ops, report::marker_object(py, &r.marker)?, reason))
+}
+
+fn run_report_object<'py>(py: Python<'py>, r: &RunReport) -> PyResult<Bound<'py, PyAny>> {
+    let list = |runs: &[RegionRun]| runs.iter().map(|r| region_object(py, r)).collect::<PyResult<Vec<_>>>();
+    report::class(py, "RunReport")?.call1((list(&r.forward)?, list(&r.backward)?, r.graph))
+}
+
+fn explanation_object<'py>(py: Python<'py>, core: &CompiledFunction, e: Explanation) -> PyResult<Bound<'py, PyAny>> {
+    let graphs: Vec<PyGraph> =
+        core.graphs().iter().map(|g| PyGraph::new(g.graph().clone(), g.backward_graph().cloned())).collect();
+    let text = |items: &[String]| items.to_vec();
+    let kwargs = PyDict::new(py);
+    kwargs.set_item("graphs", graphs)?;
+    kwargs.set_item("guards", text(&e.guards))?;
+    kwargs.set_item("breaks", text(&e.breaks))?;
+    kwargs.set_item("removed", text(&e.removed))?;
+    kwargs.set_item("regions", text(&e.regions))?;
+    kwargs.set_item("recompiles", text(&e.recompiles))?;
+    report::class(py, "Explanation")?.call((), Some(&kwargs))
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_function(wrap_pyfunction!(compile_function, m)?)?;
+    m.add_function(wrap_pyfunction!(compiled_graphs, m)?)?;
+    m.add_function(wrap_pyfunction!(compiled_report, m)?)?;
+    m.add_function(wrap_pyfunction!(compiled_last_run, m)?)?;
+    m.add_function(wrap_pyfunction!(compiled_builds, m)?)?;
+    m.add_function(wrap_pyfunction!(compiled_prepare, m)?)?;
+    m.add_function(wrap_pyfunction!(compiled_function, m)?)?;
+    m.add_function(wrap_pyfunction!(backend::register_backend, m)?)?;
+    m.add_function(wrap_pyfunction!(backend::backend_names, m)?)?;
+    m.add_function(wrap_pyfunction!(backend::backend_capability, m)?)
+}

@@ -1,0 +1,370 @@
+//! The compiled function as a Python object with a vectorcall slot. A call whose arguments are tensors and numbers
+//! goes from the stack to the plan without any other object in between; everything else is flattened first.
+
+use super::tree::{self, Call, Flat, FlatCall, Numbers, Tree};
+use crate::error;
+use crate::hot::ffi::{self as x, Obj};
+use crate::hot::{ret, shell};
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use smallvec::SmallVec;
+use std::any::Any;
+use std::os::raw::{c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use tp_dispatch::{Arg, Result, Rets, Value};
+use tp_graph::compile::{Built, CompiledFunction, Entry};
+use tp_tensor::Scalar;
+
+#[repr(C)]
+struct CompiledObject {
+    head: ffi::PyObject,
+    vectorcall: ffi::vectorcallfunc,
+    inner: *mut Inner,
+    dict: Obj,
+    weak: Obj,
+}
+
+struct Inner {
+    core: Arc<CompiledFunction>,
+    func: Obj,
+    parameters: Vec<String>,
+}
+
+/// How an entry's flat results make up what the function returned.
+struct Results {
+    tree: Tree,
+    /// The call the entry was captured for: keeps objects guarded by identity alive.
+    _call: FlatCall,
+}
+
+static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(ptr::null_mut());
+
+type FlatArgs<'a> = SmallVec<[Arg<'a>; 8]>;
+
+pub fn new<'py>(
+    py: Python<'py>,
+    func: &Bound<'py, PyAny>,
+    core: Arc<CompiledFunction>,
+    parameters: Vec<String>,
+) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: a fresh object of our type; every field is written before it is tracked.
+    unsafe {
+        let op = x::_PyObject_GC_New(TYPE.load(Ordering::Acquire));
+        if op.is_null() {
+            return Err(PyErr::fetch(py));
+        }
+        let this = op.cast::<CompiledObject>();
+        let inner = Inner { core, func: ffi::Py_NewRef(func.as_ptr()), parameters };
+        ptr::write(&raw mut (*this).vectorcall, vectorcall);
+        ptr::write(&raw mut (*this).inner, Box::into_raw(Box::new(inner)));
+        ptr::write(&raw mut (*this).dict, ptr::null_mut());
+        ptr::write(&raw mut (*this).weak, ptr::null_mut());
+        x::PyObject_GC_Track(op.cast());
+        Bound::from_owned_ptr_or_err(py, op)
+    }
+}
+
+fn inner<'a>(obj: &'a Bound<'_, PyAny>) -> PyResult<&'a Inner> {
+    // SAFETY: the layout of our own type.
+    unsafe {
+        if x::type_of(obj.as_ptr()) == TYPE.load(Ordering::Relaxed) {
+            return Ok(&*(*obj.as_ptr().cast::<CompiledObject>()).inner);
+        }
+    }
+    Err(PyTypeError::new_err(format!("expected a compiled function, got {}", obj.get_type())))
+}
+
+pub fn core<'a>(obj: &'a Bound<'_, PyAny>) -> PyResult<&'a CompiledFunction> {
+    Ok(&inner(obj)?.core)
+}
+
+pub fn function<'py>(py: Python<'py>, obj: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: a live function held by the object.
+    Ok(unsafe { Bound::from_borrowed_ptr(py, inner(obj)?.func) })
+}
+
+unsafe extern "C" fn vectorcall(op: Obj, args: *const Obj, nargsf: usize, kwnames: Obj) -> Obj {
+    let nargs = nargsf & !x::VECTORCALL_OFFSET_FLAG;
+    // SAFETY: called on a compiled object by the vectorcall protocol.
+    ret::guard(|| unsafe {
+        let inner = &*(*op.cast::<CompiledObject>()).inner;
+        let given = std::slice::from_raw_parts(args, nargs);
+        if kwnames.is_null()
+            && let Some(done) = fast(inner, given)
+        {
+            return done;
+        }
+        slow(inner, args, nargs, kwnames)
+    })
+}
+
+/// Positional tensors and numbers, and an entry for them whose result is one tensor.
+#[inline(always)]
+unsafe fn fast(inner: &Inner, given: &[Obj]) -> Option<Result<Obj>> {
+    let mut args = FlatArgs::new();
+    for &obj in given {
+        // SAFETY: live objects.
+        args.push(unsafe { simple(obj)? });
+    }
+    let entry = inner.core.find(&args)?;
+    let results = entry.structure().downcast_ref::<Results>()?;
+    let mut rets = Rets::new();
+    if let Err(e) = entry.run(&args, &mut rets) {
+        return Some(Err(e));
+    }
+    // SAFETY: lock held.
+    Some(match results.tree {
+        Tree::Leaf => Ok(unsafe { ret::finish(rets) }),
+        _ => rebuild(&results.tree, rets),
+    })
+}
+
+#[inline(always)]
+unsafe fn simple<'a>(obj: Obj) -> Option<Arg<'a>> {
+    // SAFETY: live object.
+    unsafe {
+        if shell::is_tensor(obj) {
+            return Some(Arg::Tensor(shell::tensor_of(obj)));
+        }
+        let ty = x::type_of(obj);
+        if ty == &raw mut ffi::PyFloat_Type {
+            return Some(Arg::Float(ffi::PyFloat_AsDouble(obj)));
+        }
+        if ty == &raw mut ffi::PyLong_Type {
+            return match crate::hot::convert::number(obj) {
+                Ok(Some(Scalar::Int(v))) => Some(Arg::Int(v)),
+                _ => None,
+            };
+        }
+        None
+    }
+}
+
+#[cold]
+fn rebuild(tree: &Tree, rets: Rets) -> Result<Obj> {
+    Python::attach(|py| {
+        let mut values = rets.into_iter();
+        tree::unflatten(py, tree, &mut values).map(Bound::into_ptr).map_err(error::from_py)
+    })
+}
+
+#[inline(never)]
+unsafe fn slow(inner: &Inner, args: *const Obj, nargs: usize, kwnames: Obj) -> Result<Obj> {
+    Python::attach(|py| {
+        // SAFETY: the vectorcall convention.
+        let call = unsafe { collect(py, args, nargs, kwnames) }.map_err(error::from_py)?;
+        match find_or_build(py, inner, &call)? {
+            Found::Entry(entry, flat) => {
+                let mut rets = Rets::new();
+                entry.run(&flat_args(&flat), &mut rets)?;
+                match entry.structure().downcast_ref::<Results>() {
+                    Some(results) => rebuild(&results.tree, rets),
+                    None => Err(tp_dispatch::Error::internal("TP9008", "an entry without a structure")),
+                }
+            }
+            Found::Eager => {
+                // SAFETY: a live function held by the object.
+                let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
+                func.call(&call.args, call.kwargs.as_ref()).map(Bound::into_ptr).map_err(error::from_py)
+            }
+        }
+    })
+}
+
+unsafe fn collect<'py>(py: Python<'py>, args: *const Obj, nargs: usize, kwnames: Obj) -> PyResult<Call<'py>> {
+    // SAFETY: borrowed live objects.
+    unsafe {
+        let item = |i: usize| Bound::from_borrowed_ptr(py, *args.add(i));
+        let positional = PyTuple::new(py, (0..nargs).map(item))?;
+        if kwnames.is_null() {
+            return Ok(Call { args: positional, kwargs: None });
+        }
+        let names = Bound::from_borrowed_ptr(py, kwnames).cast_into::<PyTuple>()?;
+        let kwargs = PyDict::new(py);
+        for (k, name) in names.iter().enumerate() {
+            kwargs.set_item(name, item(nargs + k))?;
+        }
+        Ok(Call { args: positional, kwargs: Some(kwargs) })
+    }
+}
+
+enum Found {
+    Entry(Arc<Entry>, FlatValues),
+    Eager,
+}
+
+/// Flat values of a call, with the structure as one more where it matters.
+struct FlatValues {
+    values: Vec<Value>,
+    names: Vec<Arc<str>>,
+}
+
+fn flat_values(call: &FlatCall) -> FlatValues {
+    let mut values = call.flat.values.clone();
+    let mut names: Vec<Arc<str>> = call.flat.names.iter().map(|n| n.as_str().into()).collect();
+    if !call.is_plain() {
+        values.push(Value::Str(call.flat.shape.as_str().into()));
+        names.push("structure".into());
+    }
+    FlatValues { values, names }
+}
+
+fn flat_args(flat: &FlatValues) -> FlatArgs<'_> {
+    flat.values.iter().map(Value::as_arg).collect()
+}
+
+fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found> {
+    let flat_call = FlatCall::new(call, &inner.parameters)?;
+    let flat = flat_values(&flat_call);
+    let args = flat_args(&flat);
+    if let Some(entry) = inner.core.find(&args) {
+        let entry = entry.clone();
+        drop(args);
+        return Ok(Found::Entry(entry, flat));
+    }
+    // SAFETY: a live function held by the object.
+    let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
+    let leaves = flat_call.flat.values.len();
+    let mut flat_call = Some(flat_call);
+    let built = inner.core.build(&args, &flat.names, &mut |values: &[Value]| {
+        let made = flat_call.take().ok_or_else(|| tp_dispatch::Error::internal("TP9009", "captured twice"))?;
+        let values = values.get(..leaves).unwrap_or(values);
+        let out = made.call(py, &func, values).map_err(error::from_py)?;
+        let mut results = Flat::default();
+        let tree = tree::flatten(&out, "result", Numbers::Fixed, &mut results)?;
+        let structure: Box<dyn Any + Send + Sync> = Box::new(Results { tree, _call: made });
+        Ok((results.values, structure))
+    })?;
+    drop(args);
+    match built {
+        Built::Entry(entry) => {
+            warn(py, &entry)?;
+            Ok(Found::Entry(entry, flat))
+        }
+        Built::Eager(reason) => {
+            inner.core.note_eager(&reason);
+            Ok(Found::Eager)
+        }
+    }
+}
+
+/// Python warnings for the fallbacks of a new entry, where the policy asks for them.
+fn warn(py: Python<'_>, entry: &Entry) -> Result<()> {
+    for message in entry.warnings() {
+        let text = std::ffi::CString::new(message.to_string().replace('\0', " ")).unwrap_or_default();
+        let category = py.get_type::<pyo3::exceptions::PyUserWarning>();
+        PyErr::warn(py, &category, &text, 2).map_err(error::from_py)?;
+    }
+    Ok(())
+}
+
+pub fn prepare(obj: &Bound<'_, PyAny>, call: Call<'_>) -> Result<()> {
+    let inner = inner(obj).map_err(error::from_py)?;
+    find_or_build(obj.py(), inner, &call).map(drop)
+}
+
+unsafe extern "C" fn dealloc(op: Obj) {
+    // SAFETY: last reference gone, lock held.
+    unsafe {
+        x::PyObject_GC_UnTrack(op.cast());
+        let this = op.cast::<CompiledObject>();
+        if !(*this).weak.is_null() {
+            ffi::PyObject_ClearWeakRefs(op);
+        }
+        ffi::Py_CLEAR(&raw mut (*this).dict);
+        let inner = Box::from_raw((*this).inner);
+        ffi::Py_XDECREF(inner.func);
+        // Entries hold Python objects: PyO3 must know that the lock is held.
+        Python::attach(|_| drop(inner));
+        let ty = x::type_of(op);
+        x::PyObject_GC_Del(op.cast());
+        ffi::Py_DECREF(ty.cast());
+    }
+}
+
+unsafe extern "C" fn traverse(op: Obj, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
+    // SAFETY: called by the collector on a live object.
+    unsafe {
+        let this = op.cast::<CompiledObject>();
+        for obj in [x::type_of(op).cast(), (*this).dict, (*(*this).inner).func] {
+            if !obj.is_null() {
+                let r = visit(obj, arg);
+                if r != 0 {
+                    return r;
+                }
+            }
+        }
+    }
+    0
+}
+
+unsafe extern "C" fn clear(op: Obj) -> c_int {
+    // SAFETY: called by the collector on a live object.
+    unsafe {
+        let this = op.cast::<CompiledObject>();
+        ffi::Py_CLEAR(&raw mut (*this).dict);
+        let func = std::mem::replace(&mut (*(*this).inner).func, ffi::Py_NewRef(ffi::Py_None()));
+        ffi::Py_XDECREF(func);
+    }
+    0
+}
+
+/// Binds like a function when it is a class attribute.
+unsafe extern "C" fn descr_get(op: Obj, instance: Obj, _owner: Obj) -> Obj {
+    // SAFETY: lock held.
+    unsafe {
+        if instance.is_null() || instance == ffi::Py_None() {
+            return ffi::Py_NewRef(op);
+        }
+        ffi::PyObject_CallMethod(op, c"_bind".as_ptr(), c"(O)".as_ptr(), instance)
+    }
+}
+
+/// Makes the type.
+///
+/// # Safety
+/// Lock held; called once at import.
+pub unsafe fn init_type() -> *mut ffi::PyTypeObject {
+    let member = |name: &'static std::ffi::CStr, offset: usize| ffi::PyMemberDef {
+        name: name.as_ptr(),
+        type_code: ffi::Py_T_PYSSIZET,
+        offset: offset as ffi::Py_ssize_t,
+        flags: ffi::Py_READONLY,
+        doc: ptr::null(),
+    };
+    let members = Box::leak(Box::new([
+        member(c"__vectorcalloffset__", std::mem::offset_of!(CompiledObject, vectorcall)),
+        member(c"__dictoffset__", std::mem::offset_of!(CompiledObject, dict)),
+        member(c"__weaklistoffset__", std::mem::offset_of!(CompiledObject, weak)),
+        // SAFETY: the terminator is all zeros.
+        unsafe { std::mem::zeroed() },
+    ]));
+    let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
+    let mut slots = [
+        slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        slot(ffi::Py_tp_traverse, traverse as *mut c_void),
+        slot(ffi::Py_tp_clear, clear as *mut c_void),
+        slot(ffi::Py_tp_call, ffi::PyVectorcall_Call as *mut c_void),
+        slot(ffi::Py_tp_descr_get, descr_get as *mut c_void),
+        slot(ffi::Py_tp_members, members.as_mut_ptr().cast()),
+        slot(0, ptr::null_mut()),
+    ];
+    let mut spec = ffi::PyType_Spec {
+        name: c"tensorplay.compiler.CompiledFunction".as_ptr(),
+        basicsize: size_of::<CompiledObject>() as c_int,
+        itemsize: 0,
+        flags: (ffi::Py_TPFLAGS_DEFAULT
+            | ffi::Py_TPFLAGS_HAVE_GC
+            | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION
+            | x::HAVE_VECTORCALL) as u32,
+        slots: slots.as_mut_ptr(),
+    };
+    // SAFETY: the spec is copied; members are leaked.
+    let ty = unsafe { ffi::PyType_FromSpec(&mut spec) }.cast::<ffi::PyTypeObject>();
+    TYPE.store(ty, Ordering::Release);
+    ty
+}

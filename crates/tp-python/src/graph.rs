@@ -1,0 +1,178 @@
+//! Captured graphs as Python objects: text, nodes, pictures, verification; and capturing a function without
+//! compiling it.
+
+use crate::compile::program_dict;
+use crate::error::{self, IntoPyResult};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use std::sync::Arc;
+use tp_dispatch::{Error, Value};
+use tp_graph::capture;
+use tp_graph::ir::{Graph, Node, Operand, ValueType};
+use tp_graph::ValueId;
+
+/// A captured program in SSA form. `str(graph)` is its text, `tensorplay.graph.parse` reads it back.
+#[pyclass(frozen, name = "Graph", module = "tensorplay.graph")]
+pub struct PyGraph {
+    graph: Graph,
+    backward: Option<Graph>,
+}
+
+impl PyGraph {
+    pub fn new(graph: Graph, backward: Option<Graph>) -> PyGraph {
+        PyGraph { graph, backward }
+    }
+}
+
+#[pymethods]
+impl PyGraph {
+    /// Text that `tensorplay.graph.parse` reads back.
+    fn text(&self) -> String {
+        self.graph.text()
+    }
+
+    fn __str__(&self) -> String {
+        self.graph.text()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Graph of {} nodes>\n{}", self.graph.nodes.len(), self.graph.text())
+    }
+
+    fn __eq__(&self, other: &PyGraph) -> bool {
+        self.graph.text() == other.graph.text()
+    }
+
+    fn __hash__(&self) -> u64 {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut h = DefaultHasher::new();
+        self.graph.text().hash(&mut h);
+        h.finish()
+    }
+
+    /// Nodes in topological order.
+    #[getter]
+    fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        self.graph.nodes.values().map(|n| node_object(py, &self.graph, n)).collect()
+    }
+
+    /// Names of the inputs' values, `"%0"` and so on.
+    #[getter]
+    fn inputs(&self) -> Vec<String> {
+        self.graph.inputs.iter().map(|i| i.value.to_string()).collect()
+    }
+
+    #[getter]
+    fn input_names(&self) -> Vec<String> {
+        self.graph.inputs.iter().map(|i| i.name.to_string()).collect()
+    }
+
+    #[getter]
+    fn outputs(&self) -> Vec<String> {
+        self.graph.outputs.iter().map(|o| o.to_string()).collect()
+    }
+
+    /// The backward graph of a training entry, or None.
+    #[getter]
+    fn backward(&self) -> Option<PyGraph> {
+        self.backward.clone().map(|g| PyGraph::new(g, None))
+    }
+
+    fn to_dot(&self) -> String {
+        self.graph.to_dot()
+    }
+
+    fn table(&self) -> String {
+        self.graph.table()
+    }
+
+    /// Violations of the graph's rules, one text each; an empty list for a sound graph.
+    fn verify(&self) -> Vec<String> {
+        self.graph.verify().iter().map(|v| v.to_string()).collect()
+    }
+
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let d = PyDict::new(py);
+        d.set_item("text", self.graph.text())?;
+        let targets: Vec<String> = self.graph.nodes.values().map(|n| n.target.name()).collect();
+        d.set_item("targets", targets)?;
+        Ok(d)
+    }
+}
+
+fn spec_tuple<'py>(py: Python<'py>, g: &Graph, v: ValueId) -> PyResult<Bound<'py, PyAny>> {
+    match &g.values[v].ty {
+        ValueType::Tensor(spec) => {
+            let sizes = PyTuple::new(py, dims(&spec.sizes))?;
+            let strides = PyTuple::new(py, dims(&spec.strides))?;
+            let class = py.import("tensorplay.graph")?.getattr("TensorSpec")?;
+            class.call1((sizes, spec.dtype.name(), strides, spec.device.to_string()))
+        }
+        ValueType::Other(what) => Ok(pyo3::types::PyString::new(py, what).into_any()),
+    }
+}
+
+/// Known sizes as they are; symbols would print as `s0` and arrive with dynamic shapes.
+fn dims(raw: &[i64]) -> impl ExactSizeIterator<Item = i64> + '_ {
+    raw.iter().copied()
+}
+
+fn node_object<'py>(py: Python<'py>, g: &Graph, n: &Node) -> PyResult<Bound<'py, PyAny>> {
+    let kwargs = PyDict::new(py);
+    let values: Vec<ValueId> = n.outputs.iter().flat_map(|o| o.values().to_vec()).collect();
+    kwargs.set_item("target", n.target.name())?;
+    kwargs.set_item("inputs", PyTuple::new(py, n.inputs.iter().map(|o| o.to_string()))?)?;
+    kwargs.set_item("outputs", PyTuple::new(py, values.iter().map(|v| v.to_string()))?)?;
+    kwargs.set_item("effects", PyTuple::new(py, n.effects.names())?)?;
+    kwargs.set_item("location", n.location.as_ref().map(|l| l.to_string()))?;
+    let specs = values.iter().map(|v| spec_tuple(py, g, *v)).collect::<PyResult<Vec<_>>>()?;
+    kwargs.set_item("spec", PyTuple::new(py, specs)?)?;
+    py.import("tensorplay.graph")?.getattr("Node")?.call((), Some(&kwargs))
+}
+
+/// Reads the text form; GraphError with line and column where it is none.
+#[pyfunction]
+fn parse_graph(py: Python<'_>, text: &str) -> PyResult<PyGraph> {
+    Ok(PyGraph::new(Graph::parse(text).py(py)?, None))
+}
+
+/// Captures `func(*args, **kwargs)` and returns the forward graph. No kernel body runs.
+#[pyfunction]
+#[pyo3(signature = (func, args, kwargs, parameters))]
+fn capture_function(
+    py: Python<'_>,
+    func: &Bound<'_, PyAny>,
+    args: Bound<'_, PyTuple>,
+    kwargs: Option<Bound<'_, PyDict>>,
+    parameters: Vec<String>,
+) -> PyResult<PyGraph> {
+    let call = crate::compile::tree::FlatCall::new(&crate::compile::tree::Call { args, kwargs }, &parameters).py(py)?;
+    let names: Vec<Arc<str>> = call.flat.names.iter().map(|n| n.as_str().into()).collect();
+    let inputs: Vec<tp_dispatch::Arg<'_>> = call.flat.values.iter().map(Value::as_arg).collect();
+    let captured = capture::capture_graph(&inputs, &names, &mut |values: &[Value]| {
+        let out = call.call(py, func, values).map_err(error::from_py)?;
+        let mut flat = crate::compile::tree::Flat::default();
+        crate::compile::tree::flatten(&out, "result", crate::compile::tree::Numbers::Fixed, &mut flat)?;
+        Ok(flat.values)
+    });
+    Ok(PyGraph::new(captured.py(py)?.graph, None))
+}
+
+/// The scalar program of a pointwise op for given input dtypes, expanded as backends get it.
+#[pyfunction]
+fn pointwise_program<'py>(py: Python<'py>, name: &str, dtypes: Vec<crate::types::DTypeArg>) -> PyResult<Bound<'py, PyDict>> {
+    let op = tp_dispatch::Registry::global().lookup(name).py(py)?;
+    let def = op.def();
+    let expr = def.as_ref().and_then(|d| d.pointwise.clone());
+    let expr = expr.ok_or_else(|| Error::graph("TP5010", format!("{name} is not pointwise"))).py(py)?;
+    let args: Vec<tp_expr::ArgType> = dtypes.iter().map(|d| tp_expr::ArgType::Tensor(d.0)).collect();
+    let program = expr.program(&args).map_err(Error::from).py(py)?;
+    program_dict(py, &program.expand())
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<PyGraph>()?;
+    m.add_function(wrap_pyfunction!(parse_graph, m)?)?;
+    m.add_function(wrap_pyfunction!(capture_function, m)?)?;
+    m.add_function(wrap_pyfunction!(pointwise_program, m)?)
+}

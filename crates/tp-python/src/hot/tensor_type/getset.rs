@@ -1,0 +1,95 @@
+//! Attributes that are read often: shape, dtype, device, rank, transposes, and what the tape knows of a tensor.
+
+use super::{new_ref, this};
+use crate::error::{self, IntoPyResult};
+use crate::hot::ffi::{self as x, Obj};
+use crate::hot::{ret, shell};
+use crate::tensor::builtin as ops;
+use crate::types;
+use pyo3::ffi;
+use std::ffi::CStr;
+use std::os::raw::{c_int, c_void};
+use std::ptr;
+use tp_dispatch::{Arg, Error, Result};
+use tp_tensor::{Dim, Tensor, TensorError};
+
+type Getter = unsafe extern "C" fn(Obj, *mut c_void) -> Obj;
+type Setter = unsafe extern "C" fn(Obj, Obj, *mut c_void) -> c_int;
+
+/// A tuple of known sizes.
+///
+/// # Safety
+/// Lock held.
+pub unsafe fn int_tuple(values: &[i64]) -> Result<Obj> {
+    // SAFETY: a fresh tuple whose slots are filled before anyone sees it.
+    unsafe {
+        let tuple = ffi::PyTuple_New(values.len() as isize);
+        if tuple.is_null() {
+            return Err(error::fetch());
+        }
+        for (i, &v) in values.iter().enumerate() {
+            let Some(v) = Dim::from_raw(v).as_known() else {
+                ffi::Py_DECREF(tuple);
+                return Err(TensorError::Symbolic.into());
+            };
+            ffi::PyTuple_SetItem(tuple, i as isize, ffi::PyLong_FromLongLong(v));
+        }
+        Ok(tuple)
+    }
+}
+
+macro_rules! getters {
+    ($($name:ident($t:ident) $body:block)*) => {
+        $(unsafe extern "C" fn $name(op: Obj, _: *mut c_void) -> Obj {
+            // SAFETY: called by CPython on a live tensor with the lock held.
+            ret::guard(|| unsafe { let $t = this(op); $body })
+        })*
+    };
+}
+
+getters! {
+    shape(t) { int_tuple(t.sizes()) }
+    dtype(t) { Ok(new_ref(types::dtype_object(t.dtype()))) }
+    device(t) { Ok(types::device_object(t.device())) }
+    ndim(t) { Ok(ffi::PyLong_FromSize_t(t.ndim())) }
+    transposed(t) { transpose(t, "T").map(|t| shell::wrap(t)) }
+    matrix_transposed(t) { transpose(t, "mT").map(|t| shell::wrap(t)) }
+    version(t) { Ok(ffi::PyLong_FromLong(t.storage().version().into())) }
+    is_view(t) { Ok(ffi::PyBool_FromLong(t.is_view().into())) }
+    is_readonly(t) { Ok(ffi::PyBool_FromLong(t.storage().is_readonly().into())) }
+    is_fake(t) { Ok(ffi::PyBool_FromLong(t.is_fake().into())) }
+    requires_grad(t) { Ok(ffi::PyBool_FromLong(t.requires_grad().into())) }
+}
+
+fn transpose(t: &Tensor, name: &str) -> Result<Tensor> {
+    match (t.ndim(), name) {
+        (0 | 1, "T") => ops::ALIAS.call(&[Arg::Tensor(t)]),
+        (2, _) | (3.., "mT") => ops::TRANSPOSE.call(&[Arg::Tensor(t), Arg::Int(-2), Arg::Int(-1)]),
+        (n, _) => Err(Error::shape("TP1118", format!(".{name} of a tensor with {n} dimensions is not defined"))
+            .note("use .mT for the last two dimensions, or .permute(...)")),
+    }
+}
+
+fn entry(name: &'static CStr, get: Getter, set: Option<Setter>, doc: &'static CStr) -> ffi::PyGetSetDef {
+    ffi::PyGetSetDef { name: name.as_ptr(), get: Some(get), set, doc: doc.as_ptr(), closure: ptr::null_mut() }
+}
+
+/// The table of the type, ended by an empty entry.
+pub fn table() -> *mut ffi::PyGetSetDef {
+    let all = vec![
+        entry(c"shape", shape, None, c"Sizes as a tuple of ints."),
+        entry(c"dtype", dtype, None, c"Type of the elements."),
+        entry(c"device", device, None, c"Where the data is."),
+        entry(c"ndim", ndim, None, c"Number of dimensions."),
+        entry(c"T", transposed, None, c"The transpose of a matrix, as a view."),
+        entry(c"mT", matrix_transposed, None, c"The last two dimensions swapped, as a view."),
+        entry(c"_version", version, None, c"In-place writes to the storage so far; views share it."),
+        entry(c"is_view", is_view, None, c"Whether this tensor was made as a view of another."),
+        entry(c"is_readonly", is_readonly, None, c"Whether writing to the memory is refused."),
+        entry(c"is_fake", is_fake, None, c"Whether this tensor has no data, as during capture."),
+        entry(c"requires_grad", requires_grad, None, c"Whether operations on this tensor are recorded."),
+        // SAFETY: the terminator is all zeros.
+        unsafe { std::mem::zeroed() },
+    ];
+    Box::leak(all.into_boxed_slice()).as_mut_ptr()
+}

@@ -1,0 +1,221 @@
+//! Methods called often, as method descriptors: ops with the tensor as their first argument, and a few facts of its
+//! memory. All others are Python functions installed by `tensorplay._tensor`.
+
+use super::{memory, scalar};
+use crate::hot::bind::{Given, Objects};
+use crate::hot::ffi::{self as x, Obj};
+use crate::hot::packet::{self, Packet};
+use crate::hot::{ret, shell};
+use pyo3::ffi;
+use std::ffi::CString;
+use std::sync::OnceLock;
+use tp_dispatch::dispatcher::Session;
+use tp_dispatch::kernel::HostArgs;
+use tp_dispatch::{Arg, Error, OpDef, OpHandle, Registry, Result, Rets};
+
+/// How positional arguments are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Style {
+    Plain,
+    /// `x.reshape(2, 3)` is `x.reshape((2, 3))`.
+    Shape,
+}
+
+struct Row {
+    name: &'static str,
+    op: &'static str,
+    style: Style,
+    function: unsafe extern "C" fn(Obj, *const Obj, isize, Obj) -> Obj,
+}
+
+macro_rules! methods {
+    ($($style:ident: $($name:ident $(= $op:literal)?),* ;)*) => {
+        #[allow(non_camel_case_types, clippy::enum_variant_names)]
+        #[derive(Clone, Copy)]
+        enum At { $($($name),*),* }
+        $($(unsafe extern "C" fn $name(op: Obj, args: *const Obj, nargs: isize, kwnames: Obj) -> Obj {
+            // SAFETY: called by CPython on a tensor by the fastcall convention.
+            unsafe { invoke(At::$name as usize, op, args, nargs as usize, kwnames) }
+        })*)*
+        static ROWS: &[Row] = &[$($(Row {
+            name: stringify!($name),
+            op: methods!(@op $name $($op)?),
+            style: Style::$style,
+            function: $name,
+        }),*),*];
+    };
+    (@op $name:ident) => { stringify!($name) };
+    (@op $name:ident $op:literal) => { $op };
+}
+
+methods! {
+    Plain:
+        sum, mean, max, min, argmax, argmin, any, all, prod, var, std, logsumexp, cumsum, softmax, log_softmax,
+        exp, exp2, expm1, log, log1p, log2, log10, sqrt, rsqrt, reciprocal, square, abs, neg, sign, sin, cos, tan,
+        asin, acos, atan, sinh, cosh, tanh, asinh, acosh, atanh, erf, sigmoid, relu, silu, floor, ceil, trunc, round,
+        isnan, isinf, isfinite, logical_not, add, sub, mul, div, pow, floor_divide, remainder, maximum, minimum,
+        atan2, matmul, eq, ne, lt, le, gt, ge, logical_and, logical_or, logical_xor, bitwise_and, bitwise_or,
+        bitwise_xor, add_, sub_, mul_, div_, pow_, floor_divide_, remainder_, copy_, fill_, zero_, index_put_,
+        astype, clone, contiguous, detach, transpose, unsqueeze, take, index_select, gather, scatter_add, index_add,
+        masked_fill, tril, triu, nonzero;
+    Shape:
+        reshape, view, permute = "permute_dims", expand, squeeze, flip, new_empty, new_zeros;
+}
+
+/// Packets are touched with the interpreter lock held only.
+struct Packets(Vec<Packet>);
+
+// SAFETY: see above.
+unsafe impl Send for Packets {}
+// SAFETY: see above.
+unsafe impl Sync for Packets {}
+
+static PACKETS: OnceLock<Packets> = OnceLock::new();
+
+/// Looks the ops up, once, at import.
+pub fn resolve() -> Result<()> {
+    let mut known = Registry::global().list(Some("tp"));
+    known.sort_by_key(|op| op.id());
+    let packets = ROWS.iter().map(|row| packet_of(row, &known)).collect::<Result<_>>()?;
+    PACKETS.get_or_init(|| Packets(packets));
+    Ok(())
+}
+
+fn packet_of(row: &Row, known: &[OpHandle]) -> Result<Packet> {
+    let name = format!("tp::{}", row.op);
+    let overload = format!("{name}.");
+    let ops: Vec<OpHandle> =
+        known.iter().copied().filter(|op| op.name() == name || op.name().starts_with(&overload)).collect();
+    if ops.is_empty() {
+        Registry::global().lookup(&name)?;
+    }
+    Ok(Packet::new(&name, &ops))
+}
+
+#[inline(always)]
+unsafe fn invoke(i: usize, op: Obj, args: *const Obj, nargs: usize, kwnames: Obj) -> Obj {
+    // SAFETY: the fastcall convention.
+    ret::guard(|| unsafe {
+        let packet = &PACKETS.get().unwrap_or_else(|| unreachable!("resolved before the type was made")).0[i];
+        if nargs == 0
+            && kwnames.is_null()
+            && let Some(done) = alone(packet.first(), op)
+        {
+            return done;
+        }
+        with_arguments(packet, ROWS[i].style, op, args, nargs, kwnames)
+    })
+}
+
+/// `x.sum()`: every other argument is its default. None when the op needs more than the tensor.
+#[inline(always)]
+unsafe fn alone(op: OpHandle, object: Obj) -> Option<Result<Obj>> {
+    let session = match Session::open(op) {
+        Ok(session) => session,
+        Err(e) => return Some(Err(e)),
+    };
+    let params = &session.def().params;
+    if params.required != 1 {
+        return None;
+    }
+    // SAFETY: a live tensor.
+    let first = [Arg::Tensor(unsafe { shell::tensor_of(object) })];
+    let mut rets = Rets::new();
+    let called = if params.len() == 1 {
+        session.call(&first, HostArgs::NONE, &mut rets)
+    } else {
+        params.fill(op.name(), &first).and_then(|args| session.call(&args, HostArgs::NONE, &mut rets))
+    };
+    Some(match called {
+        // SAFETY: lock held.
+        Ok(()) => Ok(unsafe { ret::finish(rets) }),
+        Err(e) => Err(e.with_op(op.name())),
+    })
+}
+
+unsafe fn with_arguments(
+    packet: &Packet,
+    style: Style,
+    object: Obj,
+    args: *const Obj,
+    nargs: usize,
+    kwnames: Obj,
+) -> Result<Obj> {
+    // SAFETY: the fastcall convention: keyword values follow the positional ones.
+    unsafe {
+        let keywords = if kwnames.is_null() { 0 } else { ffi::PyTuple_Size(kwnames) as usize };
+        let given = std::slice::from_raw_parts(if args.is_null() { [].as_ptr() } else { args }, nargs + keywords);
+        let mut all = Objects::new();
+        all.push(object);
+        if style == Style::Plain || nargs == 0 || is_sequence(given[0]) {
+            all.extend_from_slice(given);
+            return packet::call(packet, Given { args: all.as_ptr(), nargs: nargs + 1, kwnames });
+        }
+        let shape = ffi::PyTuple_New(nargs as isize);
+        for (i, &size) in given[..nargs].iter().enumerate() {
+            ffi::PyTuple_SetItem(shape, i as isize, ffi::Py_NewRef(size));
+        }
+        all.push(shape);
+        all.extend_from_slice(&given[nargs..]);
+        let out = packet::call(packet, Given { args: all.as_ptr(), nargs: 2, kwnames });
+        ffi::Py_DECREF(shape);
+        out
+    }
+}
+
+unsafe fn is_sequence(obj: Obj) -> bool {
+    // SAFETY: a live object.
+    unsafe { obj == ffi::Py_None() || ffi::PyTuple_Check(obj) != 0 || ffi::PyList_Check(obj) != 0 }
+}
+
+type NoArgs = unsafe extern "C" fn(Obj, Obj) -> Obj;
+type FastCall = unsafe extern "C" fn(Obj, *const Obj, isize, Obj) -> Obj;
+
+fn no_args(name: &str, function: NoArgs, doc: &str) -> ffi::PyMethodDef {
+    entry(name, ffi::PyMethodDefPointer { PyCFunction: function }, ffi::METH_NOARGS, &format!("{name}($self, /)\n--\n\n{doc}"))
+}
+
+fn fast(name: &str, function: FastCall, doc: &str) -> ffi::PyMethodDef {
+    let flags = ffi::METH_FASTCALL | ffi::METH_KEYWORDS;
+    entry(name, ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: function }, flags, doc)
+}
+
+/// Names and texts of methods live as long as the type: for ever.
+fn entry(name: &str, ml_meth: ffi::PyMethodDefPointer, ml_flags: i32, doc: &str) -> ffi::PyMethodDef {
+    let leak = |text: &str| CString::new(text.replace('\0', "")).unwrap_or_default().into_raw().cast_const();
+    ffi::PyMethodDef { ml_name: leak(name), ml_meth, ml_flags, ml_doc: leak(doc) }
+}
+
+/// `sum($self, /, axis=None, *, keepdims=False)`, then the schema.
+fn doc(name: &str, def: &OpDef) -> String {
+    let params = &def.params;
+    let mut parts = vec!["$self".to_string(), "/".to_string()];
+    for (i, p) in params.all.iter().enumerate().skip(1) {
+        if i == params.positional {
+            parts.push("*".to_string());
+        }
+        parts.push(match &p.default {
+            Some(v) => format!("{}={v:?}", p.name),
+            None => p.name.to_string(),
+        });
+    }
+    format!("{name}({})\n--\n\n{}", parts.join(", "), def.schema)
+}
+
+/// The table of the type, ended by an empty entry.
+pub fn table() -> *mut ffi::PyMethodDef {
+    let packets = PACKETS.get().map_or(&[][..], |p| &p.0);
+    let mut all: Vec<ffi::PyMethodDef> = ROWS
+        .iter()
+        .zip(packets)
+        .filter_map(|(row, packet)| Some(fast(row.name, row.function, &doc(row.name, &*packet.first().def()?))))
+        .collect();
+    all.extend([
+        no_args("item", scalar::item, "The value of a one-element tensor as a Python number."),
+        no_args("__complex__", scalar::complex, "The value of a one-element tensor as a complex number."),
+    ]);
+    all.extend(memory::methods(no_args, fast));
+    // SAFETY: the terminator is all zeros.
+    all.push(unsafe { std::mem::zeroed() });
+    Box::leak(all.into_boxed_slice()).as_mut_ptr()
+}

@@ -1,0 +1,119 @@
+"""Where definitions come from: the file, line and name of a function or of the caller.
+
+Lives here: places, their display, and the rule for "the same place", which lets a re-run cell replace its op while a
+second definition elsewhere is an error. Not here: what is done about it (`_definitions`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+__all__ = ["Place", "caller", "place_of", "user_frames"]
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 (pathlib costs an import)
+_CELL = re.compile(r"<ipython-input-(\d+)-|[/\\]ipykernel_\d+[/\\]\d+\.py$")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`modified` is the file's time stamp when the place was recorded: it tells an edited file from a second definition."""
+
+    file: str
+    line: int
+    qualname: str
+    modified: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.shown}:{self.line}"
+
+    @property
+    def shown(self) -> str:
+        """The file as people know it: a notebook cell has no file."""
+        cell = _CELL.search(self.file)
+        if cell is None:
+            return self.file
+        return f"cell [{cell.group(1)}]" if cell.group(1) else "cell"
+
+    def provenance(self, name: str, executor: str) -> tuple[str, str, int, str]:
+        """The tuple that the registry keeps."""
+        return (name, self.shown, self.line, executor)
+
+    def same_as(self, other: Place) -> bool:
+        """Whether a definition here takes the place of the one at `other`: a re-run cell, a reload, a second module name."""
+        if self.qualname != other.qualname:
+            return False
+        if _CELL.search(self.file) and _CELL.search(other.file):
+            return True
+        if self.file != other.file:
+            return False
+        return self.line == other.line or self.modified != other.modified
+
+
+def _code_of(fn: Any) -> tuple[CodeType | None, str]:
+    """The author's code object and its name, through partials, wrappers, methods and callable objects."""
+    name = None
+    while True:
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif (inner := getattr(fn, "__wrapped__", None)) is not None:
+            fn = inner
+        elif (inner := getattr(fn, "__func__", None)) is not None:
+            fn = inner
+        else:
+            break
+    code = getattr(fn, "__code__", None)
+    if code is None and not isinstance(fn, type):
+        name = type(fn).__qualname__
+        code = getattr(type(fn).__call__, "__code__", None)
+    return code, name or getattr(fn, "__qualname__", type(fn).__qualname__)
+
+
+def place_of(fn: Callable[..., Any]) -> Place:
+    """Where `fn` was written; where the caller is, for functions without source."""
+    code, qualname = _code_of(fn)
+    if code is None:
+        here = caller()
+        return Place(here.file, here.line, qualname, here.modified)
+    return _place(code.co_filename, code.co_firstlineno, qualname)
+
+
+def caller() -> Place:
+    """The innermost line that is not of this package."""
+    for frame in user_frames():
+        return _place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
+    return Place("<unknown>", 0, "<unknown>")
+
+
+def _place(file: str, line: int, qualname: str) -> Place:
+    if file.startswith("<"):
+        return Place(file, line, qualname)
+    file = os.path.abspath(file)  # noqa: PTH100
+    try:
+        modified: int | None = os.stat(file).st_mtime_ns  # noqa: PTH116
+    except OSError:
+        modified = None
+    return Place(file, line, qualname, modified)
+
+
+def user_frames() -> Iterator[FrameType]:
+    """Frames of callers outside of this package, innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_PACKAGE):
+            yield frame
+        frame = frame.f_back
+
+
+def stack_level() -> int:
+    """The `stacklevel` with which a warning raised by the calling function points at the user's line."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    return level

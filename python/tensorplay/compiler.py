@@ -1,0 +1,178 @@
+"""``tensorplay.compile``: capture a function once, run it through backends, and say which of them ran.
+
+A compiled function guards what its capture saw of its inputs (dtype, device, shape, layout, ``requires_grad``, grad
+mode, and the values of Python numbers and strings); a call that fits no entry captures again. Other Python state that
+the function reads (globals, attributes that are no tensors) is read at capture time and not guarded.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+from tensorplay import _native
+from tensorplay.backends import base
+from tensorplay.errors import FallbackError
+from tensorplay.graph import Graph, parameter_names
+from tensorplay.outcome import Explanation, FallbackReason, RunReport
+
+__all__ = ["CompiledFunction", "compile"]
+
+CompiledFunction = _native.CompiledFunction
+
+_POLICIES = ("record", "warn", "error")
+_RECOMPILE_LIMIT = 8
+
+
+def _policy(on_fallback: str | None, names: Sequence[str], single: bool) -> str:
+    if on_fallback is None:
+        return "warn" if single and names[0] != "native" else "record"
+    if on_fallback not in _POLICIES:
+        raise ValueError(f"on_fallback must be one of {', '.join(map(repr, _POLICIES))} or None, not {on_fallback!r}")
+    return on_fallback
+
+
+def _check_available(names: Sequence[str], policy: str) -> None:
+    if policy != "error":
+        return
+    for name in names:
+        capability = base.capability(name)
+        if not capability.available:
+            reason = FallbackReason(
+                "BackendUnavailable", None, f"backend '{name}' is not available: {capability.reason}", {"backend": name}
+            )
+            raise FallbackError(
+                f"backend '{name}' is not available here: {capability.reason}",
+                code="TP4101",
+                reason=reason,
+                capability=capability,
+                notes=("see `python -m tensorplay doctor`, or pass on_fallback='record' to run natively",),
+            )
+
+
+@overload
+def compile(
+    fn: Callable[..., Any],
+    *,
+    backend: str | Sequence[str] = ...,
+    on_fallback: str | None = ...,
+) -> CompiledFunction: ...
+
+
+@overload
+def compile(
+    fn: None = ...,
+    *,
+    backend: str | Sequence[str] = ...,
+    on_fallback: str | None = ...,
+) -> Callable[[Callable[..., Any]], CompiledFunction]: ...
+
+
+def compile(
+    fn: Callable[..., Any] | None = None,
+    *,
+    backend: str | Sequence[str] = "native",
+    on_fallback: str | None = None,
+) -> Any:
+    """Compile ``fn``; usable as a decorator.
+
+    Parameters
+    ----------
+    fn
+        A function of tensors, numbers, and nested lists, tuples and dicts of them.
+    backend
+        A name, or several in order of preference: ``"native"``, ``"tvm"``, or a plugged-in one.
+    on_fallback
+        ``"record"`` keeps the reason in the reports, ``"warn"`` warns once per region, ``"error"`` raises
+        ``FallbackError``. None means ``"warn"`` where one non-native backend was named, else ``"record"``.
+
+    Returns
+    -------
+    CompiledFunction
+        Callable like ``fn``, with ``.explain(*args)``, ``.report``, ``.last_run``, ``.graphs``, ``.builds`` and
+        ``.run(*args) -> (outputs, RunReport)``.
+
+    Raises
+    ------
+    ValueError
+        For a backend name that nobody registered.
+    """
+    names = [backend] if isinstance(backend, str) else list(backend)
+    if not names:
+        raise ValueError("backend must name at least one backend")
+    for name in names:
+        base.ensure_known(name)
+    policy = _policy(on_fallback, names, isinstance(backend, str))
+    if fn is None:
+        return functools.partial(compile, backend=backend, on_fallback=on_fallback)
+    _check_available(names, policy)
+    compiled = _native.compile_function(
+        fn, backends=names, policy=policy, limit=_RECOMPILE_LIMIT, parameters=parameter_names(fn)
+    )
+    functools.update_wrapper(compiled, fn, updated=())
+    return compiled
+
+
+def _explain(self: CompiledFunction, *args: Any, **kwargs: Any) -> Explanation:
+    """Capture for these arguments if need be, and say what was captured, guarded and planned."""
+    _native.compiled_prepare(self, args, kwargs or None)
+    return _native.compiled_report(self)
+
+
+def _run(self: CompiledFunction, *args: Any, **kwargs: Any) -> tuple[Any, RunReport]:
+    """Call, and return the outputs with the report of this run."""
+    outputs = self(*args, **kwargs)
+    report = _native.compiled_last_run(self)
+    if report is None:
+        raise RuntimeError("the call left no report")
+    return outputs, report
+
+
+def _bind(self: CompiledFunction, instance: Any) -> types.MethodType:
+    return types.MethodType(self, instance)
+
+
+def _repr(self: CompiledFunction) -> str:
+    name = getattr(self, "__qualname__", None) or repr(_native.compiled_function(self))
+    return f"<compiled {name}, {len(_native.compiled_graphs(self))} graphs>"
+
+
+def _graphs(self: CompiledFunction) -> list[Graph]:
+    """One graph per entry; a training entry has ``.backward``."""
+    return _native.compiled_graphs(self)
+
+
+def _report(self: CompiledFunction) -> Explanation:
+    """What exists so far, without a new capture."""
+    return _native.compiled_report(self)
+
+
+def _last_run(self: CompiledFunction) -> RunReport | None:
+    """This thread's last run; ``backward`` is filled once the backward has run."""
+    return _native.compiled_last_run(self)
+
+
+def _builds(self: CompiledFunction) -> list[dict[str, Any]]:
+    """Artifacts made, each with backend, hash, seconds, and whether it came from a cache."""
+    return _native.compiled_builds(self)
+
+
+def _install() -> None:
+    """Give the extension's type its methods: a Python subclass would lose the fast call in 3.11."""
+    members: dict[str, Any] = {
+        "explain": _explain,
+        "run": _run,
+        "_bind": _bind,
+        "__repr__": _repr,
+        "graphs": property(_graphs),
+        "report": property(_report),
+        "last_run": property(_last_run),
+        "builds": property(_builds),
+    }
+    for name, member in members.items():
+        setattr(CompiledFunction, name, member)
+
+
+_install()

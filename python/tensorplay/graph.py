@@ -1,0 +1,85 @@
+"""Captured programs: what a function does, as a graph that can be read, checked and drawn.
+
+``capture`` runs a function on tensors without data: every operator call becomes exactly one node, and no kernel body
+runs. ``str(graph)`` is a text that ``parse`` reads back.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from tensorplay import _native
+from tensorplay.outcome import Record
+
+__all__ = ["Graph", "Node", "TensorSpec", "capture", "parameter_names", "parse"]
+
+Graph = _native.Graph
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec(Record):
+    """Shape, dtype, strides (elements) and device of one value."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...]
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Node(Record):
+    """One operator call of a graph.
+
+    ``target`` is ``"ns::op.overload"`` (``.default`` when unnamed); ``inputs`` and ``outputs`` name values (``"%3"``) or
+    literals; ``location`` is the user's ``file:line``; ``spec`` holds one entry per output.
+    """
+
+    target: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    effects: tuple[str, ...]
+    location: str | None
+    spec: tuple[TensorSpec | str, ...]
+
+    def __str__(self) -> str:
+        outputs = ", ".join(self.outputs)
+        return f"{outputs} = {self.target}({', '.join(self.inputs)})"
+
+
+def parameter_names(fn: Callable[..., Any]) -> list[str]:
+    """Names of the positional parameters of ``fn`` as far as they are known; empty for builtins."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [name for name, parameter in signature.parameters.items() if parameter.kind in kinds]
+
+
+def capture(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
+    """Capture the forward graph of ``fn(*args, **kwargs)``.
+
+    Tensors that ``fn`` reaches through closures, globals or attributes become inputs marked ``lifted``. Raises
+    ``CaptureError`` with the user's line for what cannot be captured: reading a tensor's value, or an operator
+    without a fake rule.
+    """
+    return _native.capture_function(fn, args, kwargs or None, parameter_names(fn))
+
+
+def parse(text: str) -> Graph:
+    """Read the text form of a graph; ``GraphError`` with line and column where it is none."""
+    return _native.parse_graph(text)
+
+
+def _repr_html_(graph: Graph) -> str:
+    return f"<pre>{escape(graph.text())}</pre>"
+
+
+setattr(Graph, "_repr_html_", _repr_html_)  # noqa: B010  (the class lives in the extension)
