@@ -1,10 +1,9 @@
 //! The Autograd layer's kernel: runs the call below this layer, and records a node when an input needs a gradient.
 
 use crate::resolve::resolve;
-use crate::rule::RuleHandle;
-use crate::tape::{self, Edge, Edges, Outputs, Saver, flag};
-use crate::{inplace, ops};
-use tp_dispatch::{Call, DispatchKey, Error, Registry, Result, Rets, redispatch};
+use crate::inplace;
+use crate::tape::{self, Edge, Outputs, Saver, flag};
+use tp_dispatch::{Arg, Call, DispatchKey, Registry, Result, Rets, Value, redispatch};
 use tp_tensor::Tensor;
 
 /// Installs the layer. Once at start-up, before or after ops are defined.
@@ -35,9 +34,9 @@ fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
 
 fn input_of<'a>(call: &Call<'a>, e: &Edge) -> Option<&'a Tensor> {
     match *call.args.get(e.arg())? {
-        tp_dispatch::Arg::Tensor(t) => Some(t),
-        tp_dispatch::Arg::Tensors(ts) => ts.get(e.index()),
-        tp_dispatch::Arg::OptTensors(ts) => ts.get(e.index())?.as_ref(),
+        Arg::Tensor(t) => Some(t),
+        Arg::Tensors(ts) => ts.get(e.index()),
+        Arg::OptTensors(ts) => ts.get(e.index())?.as_ref(),
         _ => None,
     }
 }
@@ -50,7 +49,7 @@ fn count(rets: &Rets) -> u32 {
 
 /// Marks the node of a call that returned a view of its first argument.
 fn view_flag(call: &Call<'_>, rets: &Rets) -> u16 {
-    let (Some(tp_dispatch::Arg::Tensor(x)), Some(tp_dispatch::Value::Tensor(y))) = (call.args.first(), rets.first())
+    let (Some(Arg::Tensor(x)), Some(Value::Tensor(y))) = (call.args.first(), rets.first())
     else {
         return 0;
     };

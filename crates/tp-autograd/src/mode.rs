@@ -1,7 +1,5 @@
 //! Grad mode as a scope. The bit itself belongs to the thread's call state in tp-dispatch.
 
-use tp_dispatch::state;
-
 pub use tp_dispatch::state::{is_grad_enabled, set_grad_enabled};
 
 /// Sets grad mode while it lives and restores the mode before, whatever happens inside.
@@ -13,7 +11,7 @@ pub struct GradMode {
 impl GradMode {
     #[inline]
     pub fn set(on: bool) -> GradMode {
-        GradMode { before: state::set_grad_enabled(on) }
+        GradMode { before: set_grad_enabled(on) }
     }
 
     pub fn no_grad() -> GradMode {
@@ -28,6 +26,6 @@ impl GradMode {
 impl Drop for GradMode {
     #[inline]
     fn drop(&mut self) {
-        state::set_grad_enabled(self.before);
+        set_grad_enabled(self.before);
     }
 }

@@ -1,7 +1,6 @@
 //! Built-in ops as rules call them: by name, through the dispatcher, so that derivatives of derivatives, capture
 //! and events come for free. Each name is looked up once.
 
-use smallvec::SmallVec;
 use std::sync::OnceLock;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::{Arg, Error, OpHandle, Registry, Result, Rets, Value, dispatcher};
@@ -66,17 +65,17 @@ macro_rules! builtins {
 builtins! {
     ADD = "add", ADD_ = "add_", SUB = "sub", MUL = "mul", MUL_SCALAR = "mul.Scalar", DIV = "div",
     DIV_SCALAR = "div.Scalar", NEG = "neg", EQ = "eq", EXP = "exp", LOGICAL_NOT = "logical_not",
-    CLONE = "clone", ASTYPE = "astype", CONTIGUOUS = "contiguous",
-    ZEROS_LIKE = "zeros_like", ONES_LIKE = "ones_like", FULL_LIKE = "full_like", NEW_ZEROS = "new_zeros",
-    WHERE_SCALAR = "where.Scalar", MASKED_FILL = "masked_fill",
-    SUM = "sum", SUM_TO_SIZE = "sum_to_size", CUMSUM = "cumsum", CUMPROD = "prod", ANY = "any", ISNAN = "isnan",
+    CLONE = "clone", ASTYPE = "astype",
+    ONES_LIKE = "ones_like", FULL_LIKE = "full_like", NEW_ZEROS = "new_zeros",
+    WHERE = "where", WHERE_SCALAR = "where.Scalar", EQ_SCALAR = "eq.Scalar", MASKED_FILL = "masked_fill",
+    SUM = "sum", SUM_TO_SIZE = "sum_to_size", CUMSUM = "cumsum", PROD = "prod", MEAN = "mean", EYE = "eye", ANY = "any", ISNAN = "isnan",
     SOFTMAX_BACKWARD = "softmax_backward", LOG_SOFTMAX_BACKWARD = "log_softmax_backward",
     MATMUL = "matmul",
     RESHAPE = "reshape", EXPAND = "expand", PERMUTE = "permute_dims", TRANSPOSE = "transpose",
     SQUEEZE = "squeeze", UNSQUEEZE = "unsqueeze", SLICE = "slice", SELECT = "select", FLIP = "flip", ROLL = "roll",
-    CONCAT = "concat", SLICE_BACKWARD = "slice_backward", SELECT_BACKWARD = "select_backward",
+    SLICE_BACKWARD = "slice_backward", SELECT_BACKWARD = "select_backward",
     TRIL = "tril", TRIU = "triu",
-    TAKE = "take", INDEX_SELECT = "index_select", GATHER = "gather", TAKE_ALONG = "take_along_axis",
+    INDEX_SELECT = "index_select", GATHER = "gather",
     SCATTER_ADD = "scatter_add", INDEX_ADD = "index_add", INDEX = "index", INDEX_PUT = "index_put",
 }
 
@@ -134,15 +133,6 @@ pub(crate) fn transpose(x: &Tensor, a: i64, b: i64) -> Result<Tensor> {
     TRANSPOSE.call(&[Arg::Tensor(x), Arg::Int(a), Arg::Int(b)])
 }
 
-pub(crate) fn zeros_like(x: &Tensor) -> Result<Tensor> {
-    ZEROS_LIKE.call(&[Arg::Tensor(x), Arg::None, Arg::None])
-}
-
 pub(crate) fn new_zeros(like: &Tensor, sizes: &[i64]) -> Result<Tensor> {
     NEW_ZEROS.call(&[Arg::Tensor(like), Arg::Ints(sizes), Arg::None, Arg::None])
-}
-
-/// Sizes with the reduced axes put back as 1.
-pub(crate) fn keepdims_sizes(sizes: &[i64], axes: &[i64]) -> SmallVec<[i64; 4]> {
-    sizes.iter().enumerate().map(|(i, &s)| if axes.contains(&(i as i64)) { 1 } else { s }).collect()
 }

@@ -173,7 +173,10 @@ mod tests {
         assert_eq!(dtype("exp(x)", &["x"], &[Tensor(BF16)]), BF16);
         assert_eq!(dtype("x < y", &xy, &[Tensor(I32), Tensor(F64)]), Bool);
         assert_eq!(dtype("x + y", &xy, &[Tensor(Bool), Tensor(Bool)]), Bool);
-        assert_eq!(dtype("select(c, x, y)", &["c: bool", "x", "y"], &[Tensor(I64), Tensor(F16), Tensor(I8)]), F16);
+        assert_eq!(
+            dtype("select(c, x, y)", &["c: bool", "x", "y"], &[Tensor(I64), Tensor(F16), Tensor(I8)]),
+            F16
+        );
         assert_eq!(dtype("select(x > 0, 1.0, 0.0) * x", &["x"], &[Tensor(F16)]), F16);
         assert_eq!(dtype("cast(x, int8)", &["x"], &[Tensor(F64)]), I8);
         assert_eq!(dtype("1.0", &["x"], &[Tensor(F64)]), F64);
@@ -264,7 +267,9 @@ mod tests {
 
     #[test]
     fn undefined_operations_are_type_errors() {
-        for (text, dtype, op) in [("-x", Bool, "neg"), ("x & 1.5", I32, "and"), ("x - x", Bool, "sub"), ("~x", F32, "not")] {
+        for (text, dtype, op) in
+            [("-x", Bool, "neg"), ("x & 1.5", I32, "and"), ("x - x", Bool, "sub"), ("~x", F32, "not")]
+        {
             let got = ScalarExpr::parse(text, &["x"]).unwrap().program(&[ArgType::Tensor(dtype)]);
             assert!(matches!(got, Err(ExprError::Type { op: o, .. }) if o == op), "{text}: {got:?}");
         }

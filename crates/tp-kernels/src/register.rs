@@ -2,7 +2,7 @@
 //! written.
 
 use crate::cpu::inplace::InPlaceKernel;
-use crate::cpu::pointwise::PointwiseKernel;
+use crate::cpu::pointwise::{Elementwise, PointwiseKernel};
 use crate::fake;
 use crate::ops;
 use crate::row::{Cpu, Row, Scalars};
@@ -74,12 +74,11 @@ fn implementation(row: &Row, params: &Params) -> Result<Implementation> {
         Cpu::Fn(f) => (Kernel::Fn(f), given, None),
         Cpu::Pointwise(scalars) => {
             let expr = parse(&scalars, params)?;
-            let kernel = PointwiseKernel::new(expr.clone(), params, scalars.fast);
+            let kernel = PointwiseKernel { function: Elementwise::new(expr.clone()), fast: scalars.fast };
             (Kernel::Object(Arc::new(kernel)), FakeRule::Fn(fake::pointwise::rule), Some(expr))
         }
         Cpu::InPlace(scalars) => {
-            let expr = parse(&scalars, params)?;
-            let kernel = InPlaceKernel::new(PointwiseKernel::new(expr, params, None), scalars.fast);
+            let kernel = InPlaceKernel { function: Elementwise::new(parse(&scalars, params)?) };
             (Kernel::Object(Arc::new(kernel)), given, None)
         }
     })

@@ -54,7 +54,7 @@ macro_rules! op {
             schemas: &$schemas,
             effects: $crate::row::first([$($effects,)? tp_dispatch::Effects::PURE]),
             fake: $fake,
-            cpu: $crate::row::Cpu::Fn($cpu),
+            cpu: $crate::row::Cpu::Fn(|call, rets| ($cpu as tp_dispatch::KernelFn)(call, rets).map_err(|e| e.with_op(call.op.name()))),
             grad: $grad,
             tags: $crate::row::first_tags([$(&$tags,)? &[]]),
             file: file!(),

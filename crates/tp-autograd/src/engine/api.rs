@@ -160,5 +160,5 @@ fn wanted(inputs: &[Tensor], roots: &Roots) -> Result<Wanted> {
     }
     let is_target = |n: &crate::tape::Node| targets.contains_key(&id(n));
     let reach = Reach::find(roots.iter().map(|(n, ..)| n), &is_target, oldest);
-    Ok(Wanted { results: vec![None; inputs.len()], targets, reach })
+    Ok(Wanted { results: vec![None; inputs.len()], targets, reach, _alive: alive })
 }

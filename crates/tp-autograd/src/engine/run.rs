@@ -23,6 +23,8 @@ pub(super) struct Wanted {
     pub targets: ByNode<SmallVec<[(u32, usize); 1]>>,
     pub results: Vec<Option<Tensor>>,
     pub reach: Reach,
+    /// The nodes of the targets, which the table names by address.
+    pub _alive: SmallVec<[NodeRef; 4]>,
 }
 
 impl Wanted {

@@ -45,7 +45,7 @@ pub(crate) struct Leaf {
     pub grad: GradSlot,
 }
 
-struct Hook {
+pub(super) struct Hook {
     id: HookId,
     nr: u32,
     hook: Arc<dyn GradHook>,
@@ -60,8 +60,8 @@ pub struct NodeExtra {
     pub(crate) payload: Mutex<Option<HostRef>>,
     /// Where the node was recorded, while anomalies are looked for.
     pub(crate) location: Option<tp_dispatch::host::Location>,
-    hooks: Mutex<SmallVec<[Hook; 1]>>,
-    retained: Mutex<SmallVec<[(u32, Arc<GradSlot>); 1]>>,
+    pub(super) hooks: Mutex<SmallVec<[Hook; 1]>>,
+    pub(super) retained: Mutex<SmallVec<[(u32, Arc<GradSlot>); 1]>>,
 }
 
 static NEXT_HOOK: AtomicU64 = AtomicU64::new(1);

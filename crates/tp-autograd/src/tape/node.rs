@@ -487,15 +487,6 @@ impl NodeRef {
     pub unsafe fn from_raw(raw: NonNull<Node>) -> NodeRef {
         NodeRef(raw)
     }
-
-    /// A new reference to a node that somebody keeps alive.
-    ///
-    /// # Safety
-    /// The node is alive.
-    pub(crate) unsafe fn retain(node: NonNull<Node>) -> NodeRef {
-        // SAFETY: the caller's promise; the borrowed reference is not dropped.
-        unsafe { NodeRef::clone(&ManuallyDrop::new(NodeRef(node))) }
-    }
 }
 
 impl Deref for NodeRef {

@@ -58,9 +58,9 @@ pub trait Algebra {
     fn not(&mut self, a: Self::B) -> Self::B;
 
     fn bits(&mut self, a: Self::F) -> Self::I;
-    fn from_bits(&mut self, a: Self::I) -> Self::F;
+    fn float_of(&mut self, a: Self::I) -> Self::F;
     fn dbits(&mut self, a: Self::D) -> Self::L;
-    fn from_dbits(&mut self, a: Self::L) -> Self::D;
+    fn double_of(&mut self, a: Self::L) -> Self::D;
     fn widen(&mut self, a: Self::F) -> Self::D;
     fn narrow(&mut self, a: Self::D) -> Self::F;
     fn int_to_float(&mut self, a: Self::I) -> Self::F;
@@ -134,9 +134,9 @@ impl Algebra for Native {
         not(a: bool) -> bool = !a;
 
         bits(a: f32) -> i32 = a.to_bits() as i32;
-        from_bits(a: i32) -> f32 = f32::from_bits(a as u32);
+        float_of(a: i32) -> f32 = f32::from_bits(a as u32);
         dbits(a: f64) -> i64 = a.to_bits() as i64;
-        from_dbits(a: i64) -> f64 = f64::from_bits(a as u64);
+        double_of(a: i64) -> f64 = f64::from_bits(a as u64);
         widen(a: f32) -> f64 = a as f64;
         narrow(a: f64) -> f32 = a as f32;
         int_to_float(a: i32) -> f32 = a as f32;

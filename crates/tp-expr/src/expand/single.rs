@@ -27,7 +27,7 @@ pub fn with_sign_of<A: Algebra>(a: &mut A, r: A::F, x: A::F) -> A::F {
     let sign = a.iand(x_bits, mask);
     let r_bits = a.bits(r);
     let signed = a.ior(r_bits, sign);
-    a.from_bits(signed)
+    a.float_of(signed)
 }
 
 /// `exp(x) = p * 2^n` for `|x| < 128`: returns `p` in [0.7, 1.42) and `n` as an int.
@@ -56,7 +56,7 @@ fn scale_by_pow2<A: Algebra>(a: &mut A, p: A::F, n: A::I) -> A::F {
     let (bias, mantissa_bits) = (a.i32(127), a.i32(23));
     let biased = a.iadd(n, bias);
     let bits = a.ishl(biased, mantissa_bits);
-    let power = a.from_bits(bits);
+    let power = a.float_of(bits);
     a.mul(p, power)
 }
 
@@ -93,7 +93,7 @@ pub fn log<A: Algebra>(a: &mut A, x: A::F) -> A::F {
     let distance = a.isub(bits, two_thirds);
     let e = a.iand(distance, exponent_mask);
     let m_bits = a.isub(bits, e);
-    let m = a.from_bits(m_bits);
+    let m = a.float_of(m_bits);
     let (e, unshift) = (a.int_to_float(e), a.f32(1.192_092_9e-7));
     let e = a.fma(e, unshift, offset);
     let one = a.f32(1.0);

@@ -15,8 +15,8 @@ pub enum Token<'a> {
 
 /// Longest first, so that `<<` is not read as two `<`.
 const SYMBOLS: [&str; 25] = [
-    "**", "//", "<<", ">>", "==", "!=", "<=", ">=", "+", "-", "*", "/", "%", "~", "&", "|", "^", "<", ">", "(",
-    ")", ",", ";", "=", ":",
+    "**", "//", "<<", ">>", "==", "!=", "<=", ">=", "+", "-", "*", "/", "%", "~", "&", "|", "^", "<", ">",
+    "(", ")", ",", ";", "=", ":",
 ];
 
 /// The tokens with their byte offsets, an `End` last.
@@ -29,17 +29,17 @@ pub fn tokens(text: &str) -> Result<Vec<(Token<'_>, usize)>, ExprError> {
             continue;
         }
         let rest = &text[at..];
-        let (token, len) = if c.is_ascii_digit() || (c == '.' && rest[1..].starts_with(|d: char| d.is_ascii_digit()))
-        {
-            number(text, at)?
-        } else if c.is_alphabetic() || c == '_' {
-            let len = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
-            (Token::Name(&rest[..len]), len)
-        } else if let Some(symbol) = SYMBOLS.into_iter().find(|s| rest.starts_with(s)) {
-            (Token::Symbol(symbol), symbol.len())
-        } else {
-            return Err(error(text, at, format!("unexpected character {c:?}")));
-        };
+        let (token, len) =
+            if c.is_ascii_digit() || (c == '.' && rest[1..].starts_with(|d: char| d.is_ascii_digit())) {
+                number(text, at)?
+            } else if c.is_alphabetic() || c == '_' {
+                let len = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
+                (Token::Name(&rest[..len]), len)
+            } else if let Some(symbol) = SYMBOLS.into_iter().find(|s| rest.starts_with(s)) {
+                (Token::Symbol(symbol), symbol.len())
+            } else {
+                return Err(error(text, at, format!("unexpected character {c:?}")));
+            };
         out.push((token, at));
         at += len;
     }

@@ -197,7 +197,12 @@ fn fold_weak(b: &mut ProgramBuilder, func: Func, prim: Prim, operands: &[Typed])
 }
 
 /// A call whose operands meet in `dtype`.
-fn call_typed(b: &mut ProgramBuilder, func: Func, operands: &[Typed], dtype: DType) -> Result<Typed, ExprError> {
+fn call_typed(
+    b: &mut ProgramBuilder,
+    func: Func,
+    operands: &[Typed],
+    dtype: DType,
+) -> Result<Typed, ExprError> {
     let prim = match func {
         Func::Cast(dtype) => return Ok(convert_any(b, operands[0], dtype)),
         Func::Copysign => {

@@ -63,7 +63,9 @@ fn parse_param<'a>(text: &str, param: &'a str) -> Result<(&'a str, ParamRule), E
     };
     let rule = match rule.trim() {
         "any" => ParamRule::Any,
-        dtype => ParamRule::Fixed(dtype.parse().map_err(|e| error(text, 0, format!("parameter {name}: {e}")))?),
+        dtype => {
+            ParamRule::Fixed(dtype.parse().map_err(|e| error(text, 0, format!("parameter {name}: {e}")))?)
+        }
     };
     Ok((name.trim(), rule))
 }

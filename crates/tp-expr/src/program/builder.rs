@@ -271,9 +271,9 @@ impl Algebra for ProgramBuilder {
         not(a) = Not Bool;
 
         bits(a) = Bitcast I32;
-        from_bits(a) = Bitcast F32;
+        float_of(a) = Bitcast F32;
         dbits(a) = Bitcast I64;
-        from_dbits(a) = Bitcast F64;
+        double_of(a) = Bitcast F64;
         widen(a) = Cast F64;
         narrow(a) = Cast F32;
         int_to_float(a) = Cast F32;

@@ -29,7 +29,8 @@ impl Program {
     fn verify_instr(&self, instr: &Instr) -> Result<(), &'static str> {
         let dtype = instr.dtype;
         let arg = |i: usize| self.instrs[instr.operands[i] as usize].dtype;
-        let operands_are = |want: DType| instr.args().iter().all(|&id| self.instrs[id as usize].dtype == want);
+        let operands_are =
+            |want: DType| instr.args().iter().all(|&id| self.instrs[id as usize].dtype == want);
         let computes = !dtype.is_low_precision();
         let ok = match instr.prim.class() {
             Class::Source => return self.verify_source(instr),
@@ -59,11 +60,8 @@ impl Program {
             };
         }
         let bits = 8 * instr.dtype.itemsize() as u32;
-        let in_range = if instr.dtype.is_bool() {
-            instr.imm <= 1
-        } else {
-            bits == 64 || instr.imm >> bits == 0
-        };
+        let in_range =
+            if instr.dtype.is_bool() { instr.imm <= 1 } else { bits == 64 || instr.imm >> bits == 0 };
         if in_range { Ok(()) } else { Err("the constant does not fit its dtype") }
     }
 }
@@ -73,10 +71,8 @@ mod tests {
     use super::*;
 
     fn program(instrs: &[(Prim, DType, [u32; 3], u64)], inputs: &[DType]) -> Program {
-        let instrs: Vec<Instr> = instrs
-            .iter()
-            .map(|&(prim, dtype, operands, imm)| Instr { prim, dtype, operands, imm })
-            .collect();
+        let instrs: Vec<Instr> =
+            instrs.iter().map(|&(prim, dtype, operands, imm)| Instr { prim, dtype, operands, imm }).collect();
         let last = instrs.len() as u32 - 1;
         Program { instrs: instrs.into(), inputs: inputs.into(), outputs: Box::new([last]) }
     }

@@ -5,8 +5,9 @@ use tp_tensor::DType;
 
 use super::isa::Isa;
 use super::kernels::{KernelFn, copy_kernel, kernel};
+use super::run::{SMALL_PLACES, SMALL_SLOTS};
 use crate::error::ExprError;
-use crate::prim::{Class, Prim};
+use crate::prim::Prim;
 use crate::program::Program;
 
 /// The bytes that the slots in use at once may take of a first-level cache.
@@ -25,7 +26,25 @@ pub(super) struct Step {
     pub kernel: KernelFn,
     pub out: Place,
     pub args: [Place; 3],
-    pub arity: u8,
+    /// Bit `i`: argument `i` is a constant.
+    constants: u8,
+    /// Bit `i`: argument `i` is an input.
+    inputs: u8,
+}
+
+impl Step {
+    /// Bit `i`: argument `i` is one element for all, when the inputs in `scalars` are.
+    #[inline(always)]
+    pub fn uniform(&self, scalars: u64) -> u32 {
+        let mut bits = u32::from(self.constants);
+        if scalars != 0 {
+            for (i, &place) in self.args.iter().enumerate() {
+                let scalar = (scalars >> (place & 63)) as u32 & 1;
+                bits |= scalar << i & u32::from(self.inputs);
+            }
+        }
+        bits
+    }
 }
 
 /// A compiled program. Making one costs microseconds; keep it.
@@ -40,8 +59,8 @@ pub struct TileKernel {
     pub(super) tile: usize,
     /// The widest element of a slot.
     pub(super) width: usize,
-    /// Whether lanes beyond the last element may be computed: not if they could divide by zero.
-    pub(super) may_pad: bool,
+    /// Whether places and slots are few enough for a run on the stack.
+    pub(super) is_small: bool,
     isa: Isa,
 }
 
@@ -147,6 +166,7 @@ impl<'a> Allocation<'a> {
         // The streams count as well: their tiles pass through the same cache.
         let live = (self.slots + self.first_constant()).max(1);
         let tile = (CACHE_BUDGET / (live * width)).clamp(MIN_TILE, MAX_TILE);
+        let is_small = self.slots <= SMALL_SLOTS && self.first_slot() + self.slots <= SMALL_PLACES;
         Ok(TileKernel {
             steps: steps.into(),
             inputs: program.inputs().into(),
@@ -155,7 +175,7 @@ impl<'a> Allocation<'a> {
             slots: self.slots,
             tile: 1 << tile.ilog2(),
             width,
-            may_pad: program.instrs().iter().all(|i| i.prim.class() != Class::Int),
+            is_small,
             isa,
         })
     }
@@ -187,7 +207,18 @@ impl<'a> Allocation<'a> {
         if self.last_use[k] == k && usize::from(out) >= first_slot {
             self.free.push(out);
         }
-        Ok(Step { kernel, out, args, arity: instr.args().len() as u8 })
+        Ok(self.place_step(kernel, out, args, instr.args().len()))
+    }
+
+    fn place_step(&self, kernel: KernelFn, out: Place, args: [Place; 3], arity: usize) -> Step {
+        let mut step = Step { kernel, out, args, constants: 0, inputs: 0 };
+        for (i, &place) in args[..arity].iter().enumerate() {
+            let place = usize::from(place);
+            let is_constant = (self.first_constant()..self.first_slot()).contains(&place);
+            step.constants |= u8::from(is_constant) << i;
+            step.inputs |= u8::from(place < self.first_output()) << i;
+        }
+        step
     }
 
     /// Outputs that are inputs, constants, or outputs a second time are copied.
@@ -198,7 +229,7 @@ impl<'a> Allocation<'a> {
             let source = self.places[id as usize];
             if source != out {
                 let width = self.program.instrs()[id as usize].dtype.itemsize();
-                steps.push(Step { kernel: copy_kernel(isa, width), out, args: [source, 0, 0], arity: 1 });
+                steps.push(self.place_step(copy_kernel(isa, width), out, [source, 0, 0], 1));
             }
         }
         steps

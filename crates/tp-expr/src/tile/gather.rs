@@ -13,15 +13,13 @@ pub(super) struct Collapsed {
 
 impl Collapsed {
     pub fn new(shape: &[usize], operands: &[Strided<'_>]) -> Collapsed {
-        let mut out = Collapsed {
-            shape: SmallVec::new(),
-            strides: operands.iter().map(|_| SmallVec::new()).collect(),
-        };
+        let mut out =
+            Collapsed { shape: SmallVec::new(), strides: operands.iter().map(|_| SmallVec::new()).collect() };
         for (dim, &size) in shape.iter().enumerate() {
             if size == 1 {
                 continue;
             }
-            let merges = out.shape.len() > 0
+            let merges = !out.shape.is_empty()
                 && operands.iter().zip(&out.strides).all(|(operand, strides)| {
                     strides.last().is_some_and(|&outer| outer == operand.strides[dim] * size as isize)
                 });
@@ -137,7 +135,13 @@ unsafe fn copy_row(
     }
 }
 
-unsafe fn copy_strided<T: Copy>(direction: Direction, memory: *mut u8, stride: isize, tile: *mut u8, n: usize) {
+unsafe fn copy_strided<T: Copy>(
+    direction: Direction,
+    memory: *mut u8,
+    stride: isize,
+    tile: *mut u8,
+    n: usize,
+) {
     let (memory, tile) = (memory as *mut T, tile as *mut T);
     for i in 0..n {
         unsafe {

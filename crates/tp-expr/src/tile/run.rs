@@ -1,21 +1,24 @@
 //! The loop over tiles: where each operand's tile comes from, the steps, where the results go.
 
 use std::cell::Cell;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 
 use super::Strided;
-use super::compile::{MAX_INPUTS, Step, TileKernel};
+use super::compile::{MAX_INPUTS, TileKernel};
 use super::gather::{Collapsed, Direction, copy_tile};
 use crate::error::ExprError;
 use crate::pool;
 
 /// Below this many element-steps a loop is not worth a second thread.
 const PARALLEL_WORK: usize = 1 << 16;
-/// Few elements are computed in full vectors: slots are longer than them.
-const PAD: usize = 16;
+/// So few elements run on the caller's stack, without the set-up of a call.
+const SMALL: usize = 64;
+pub(super) const SMALL_PLACES: usize = 40;
+pub(super) const SMALL_SLOTS: usize = 8;
 /// Keeps slots from sharing their low address bits.
 const SLOT_PADDING: usize = 192;
 
@@ -76,6 +79,9 @@ impl TileKernel {
         if n == 0 {
             return Ok(());
         }
+        if n <= SMALL && self.is_small && !self.overlap(n, inputs, outputs) {
+            return unsafe { self.run_small(n, inputs, scalars, outputs) };
+        }
         let mut call = self.call();
         for (k, &ptr) in inputs.iter().enumerate() {
             let access = if scalars >> k & 1 != 0 { Access::Uniform } else { Access::Direct };
@@ -128,6 +134,56 @@ impl TileKernel {
         }
         call.collapsed = Some(collapsed);
         unsafe { call.run(n) }
+    }
+
+    /// Whether an output's memory is an input's that a step may still read.
+    #[inline]
+    fn overlap(&self, n: usize, inputs: &[*const u8], outputs: &[*mut u8]) -> bool {
+        // A single step reads each element before it writes it.
+        self.steps.len() > 1
+            && outputs.iter().zip(&self.outputs).any(|(&out, out_dtype)| {
+                inputs.iter().zip(&self.inputs).any(|(&input, dtype)| {
+                    let (out, input) = (out as usize, input as usize);
+                    out < input + n * dtype.itemsize() && input < out + n * out_dtype.itemsize()
+                })
+            })
+    }
+
+    /// `run_flat` for at most `SMALL` elements and few places, with the slots on the stack.
+    unsafe fn run_small(
+        &self,
+        n: usize,
+        inputs: &[*const u8],
+        scalars: u64,
+        outputs: &[*mut u8],
+    ) -> Result<(), ExprError> {
+        let mut slots = MaybeUninit::<[u64; SMALL * SMALL_SLOTS]>::uninit();
+        let mut table = [std::ptr::null_mut::<u8>(); SMALL_PLACES];
+        let operands = inputs.iter().map(|&ptr| ptr as *mut u8).chain(outputs.iter().copied());
+        let constants = self.constants.iter().map(|c| c.as_ptr() as *mut u8);
+        let places = operands.chain(constants);
+        let mut count = 0;
+        for (place, ptr) in table.iter_mut().zip(places) {
+            *place = ptr;
+            count += 1;
+        }
+        for (i, place) in table[count..].iter_mut().take(self.slots).enumerate() {
+            *place = unsafe { (slots.as_mut_ptr() as *mut u64).add(i * SMALL) as *mut u8 };
+        }
+        if unsafe { self.run_steps(&table, scalars, n) } { Err(ExprError::DivisionByZero) } else { Ok(()) }
+    }
+
+    /// Runs every step over one tile; returns whether an integer was divided by zero.
+    #[inline(always)]
+    unsafe fn run_steps(&self, table: &[*mut u8], scalars: u64, n: usize) -> bool {
+        for step in &self.steps {
+            let args = step.args.map(|place| table[usize::from(place)] as *const u8);
+            let out = table[usize::from(step.out)];
+            if unsafe { (step.kernel)(out, args, step.uniform(scalars), n) } {
+                return true;
+            }
+        }
+        false
     }
 
     fn check_operands(&self, inputs: usize, outputs: usize) -> Result<(), ExprError> {
@@ -183,9 +239,7 @@ impl Call<'_> {
     /// Returns whether an integer was divided by zero.
     unsafe fn run_range(&self, range: Range<usize>) -> bool {
         let kernel = self.kernel;
-        let slot_bytes = (kernel.tile.min(range.len().next_multiple_of(PAD)) * kernel.width)
-            .next_multiple_of(64)
-            + SLOT_PADDING;
+        let slot_bytes = (kernel.tile.min(range.len()) * kernel.width).next_multiple_of(64) + SLOT_PADDING;
         // A slot for each value that needs one, and for each operand: which of those do depends on the call.
         let words = slot_bytes * (kernel.slots + self.operands.len()) / 8 + 8;
         let mut scratch = SCRATCH.take();
@@ -214,38 +268,20 @@ impl Call<'_> {
         }
         table.extend(kernel.constants.iter().map(|c| c.as_ptr() as *mut u8));
         table.extend((0..kernel.slots).map(|i| slot(count + i)));
-        let steps: SmallVec<[u32; 16]> = kernel.steps.iter().map(|step| self.uniform_args(step)).collect();
 
         let mut start = range.start;
         while start < range.end {
             let n = (range.end - start).min(kernel.tile);
             unsafe {
                 self.enter_tile(&mut table, start, n);
-                for (step, &uniform) in kernel.steps.iter().zip(&steps) {
-                    let args = step.args.map(|place| table[usize::from(place)] as *const u8);
-                    if (step.kernel)(table[usize::from(step.out)], args, uniform, n) {
-                        return true;
-                    }
+                if kernel.run_steps(&table, self.uniform_inputs, n) {
+                    return true;
                 }
                 self.leave_tile(&table, start, n);
             }
             start += n;
         }
         false
-    }
-
-    /// Bit `i`: argument `i` of the step is one element for all.
-    fn uniform_args(&self, step: &Step) -> u32 {
-        let kernel = self.kernel;
-        let constants = self.operands.len()..self.operands.len() + kernel.constants.len();
-        let mut bits = 0;
-        for (i, &place) in step.args[..usize::from(step.arity)].iter().enumerate() {
-            let place = usize::from(place);
-            let is_uniform = constants.contains(&place)
-                || (place < kernel.inputs.len() && self.uniform_inputs >> place & 1 != 0);
-            bits |= u32::from(is_uniform) << i;
-        }
-        bits
     }
 
     /// Points direct operands at their tile and gathers the strided inputs.
@@ -269,9 +305,7 @@ impl Call<'_> {
                     let memory = operand.ptr.add(start * operand.width);
                     std::ptr::copy_nonoverlapping(table[k], memory, n * operand.width);
                 },
-                Access::Strided(_) => unsafe {
-                    self.copy_strided(Direction::Scatter, k, table[k], start, n)
-                },
+                Access::Strided(_) => unsafe { self.copy_strided(Direction::Scatter, k, table[k], start, n) },
                 _ => {}
             }
         }

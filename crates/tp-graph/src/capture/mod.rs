@@ -8,6 +8,7 @@
 mod recorder;
 
 pub use recorder::Recorder;
+pub(crate) use recorder::literal;
 
 use crate::ir::{Graph, InputKind, Operand};
 use std::cell::RefCell;

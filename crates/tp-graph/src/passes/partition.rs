@@ -219,7 +219,8 @@ impl Builder<'_> {
         group.needs.remove(from);
         group.reads += reads;
         let all = group.needs.clone();
-        for g in 0..self.groups.len() {
+        // Whatever needs one of the two came after the older one.
+        for g in to + 1..self.groups.len() {
             let needs = &mut self.groups[g].needs;
             if g != to && (needs.contains(from) || needs.contains(to)) {
                 needs.remove(from);
@@ -230,19 +231,33 @@ impl Builder<'_> {
         to
     }
 
+    /// What each group needs directly: the groups of its operands, and the call with effects before its own.
+    fn direct_needs(&self) -> Vec<Vec<usize>> {
+        let mut out: Vec<Vec<usize>> = vec![Vec::new(); self.groups.len()];
+        let mut last_effect: Option<usize> = None;
+        for (id, node) in self.graph.nodes.iter() {
+            let own = self.of[id.index()];
+            let effect = if node.effects.removable() { None } else { last_effect.replace(own) };
+            out[own].extend(self.operand_groups(node).into_iter().chain(effect).filter(|&g| g != own));
+        }
+        for needs in &mut out {
+            needs.sort_unstable();
+            needs.dedup();
+        }
+        out
+    }
+
     /// Groups in an order that respects needs and stretches, otherwise as the nodes came.
     fn order(&self) -> Vec<usize> {
-        let alive = |g: usize| !self.groups[g].nodes.is_empty();
-        let mut missing: Vec<usize> = self.groups.iter().map(|g| g.needs.len()).collect();
-        let key = |g: usize| Reverse((self.groups[g].stretch, self.groups[g].nodes[0], g));
+        let needs = self.direct_needs();
+        let mut missing: Vec<usize> = needs.iter().map(Vec::len).collect();
         let mut dependants: Vec<Vec<usize>> = vec![Vec::new(); self.groups.len()];
-        let mut ready = BinaryHeap::new();
-        for g in (0..self.groups.len()).filter(|&g| alive(g)) {
-            self.groups[g].needs.iter().for_each(|d| dependants[d].push(g));
-            if missing[g] == 0 {
-                ready.push(key(g));
-            }
+        for (g, needs) in needs.iter().enumerate() {
+            needs.iter().for_each(|&d| dependants[d].push(g));
         }
+        let key = |g: usize| Reverse((self.groups[g].stretch, self.groups[g].nodes[0], g));
+        let alive = (0..self.groups.len()).filter(|&g| !self.groups[g].nodes.is_empty());
+        let mut ready: BinaryHeap<_> = alive.filter(|&g| missing[g] == 0).map(key).collect();
         let mut out = Vec::new();
         while let Some(Reverse((_, _, g))) = ready.pop() {
             out.push(g);
@@ -286,13 +301,5 @@ impl BitSet {
         for (a, b) in self.0.iter_mut().zip(&other.0) {
             *a |= b;
         }
-    }
-
-    fn len(&self) -> usize {
-        self.0.iter().map(|w| w.count_ones() as usize).sum()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        self.0.iter().enumerate().flat_map(|(i, w)| (0..64).filter(move |b| w & 1 << b != 0).map(move |b| i * 64 + b))
     }
 }

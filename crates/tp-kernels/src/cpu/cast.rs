@@ -17,8 +17,8 @@ pub fn cast_kernel(from: DType, to: DType) -> Result<&'static TileKernel> {
     }
     let mut builder = ProgramBuilder::new();
     let input = builder.input(from);
-    let output = builder.cast(input, to);
-    let kernel = TileKernel::compile(&builder.finish(&[output]))?;
+    let output = builder.cast(input, to)?;
+    let kernel = TileKernel::compile(&builder.finish(&[output])?)?;
     Ok(slot.get_or_init(|| kernel))
 }
 

@@ -16,7 +16,7 @@ use tp_tensor::{DType, Device, Dims, Scalar, Tensor};
 
 /// Multiplications that one thread takes at least.
 const GRAIN: i64 = 1 << 18;
-/// Rows of one matrix that are one piece of work.
+/// Rows of one matrix that are one piece of work at most.
 const STRIP: i64 = 128;
 
 pub fn matmul(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
@@ -102,8 +102,10 @@ impl<'a> Job<'a> {
     /// Cuts every matrix of the batch into strips along its longer side.
     fn run<T: Multiply>(job: &Job<'_>) {
         let (tall, long) = (job.m >= job.n, job.m.max(job.n));
-        let strips = long.div_ceil(STRIP);
-        let cost = job.k * job.m.min(job.n) * STRIP.min(long);
+        // Strips of even height: no thin rest that would be computed in another way.
+        let strip_size = ceil_div(long, ceil_div(long, STRIP));
+        let strips = ceil_div(long, strip_size);
+        let cost = job.k * job.m.min(job.n) * strip_size;
         let tasks = job.batch.len() * strips as usize;
         let out = SharedMut::new(job.out.data_ptr().cast::<T>());
         pool::parallel_for(tasks, (GRAIN as usize).div_ceil(cost.max(1) as usize), |range| {
@@ -112,7 +114,7 @@ impl<'a> Job<'a> {
             while task < range.end {
                 let (index, strip) = (task / strips as usize, (task % strips as usize) as i64);
                 let last = (strips - strip).min((range.end - task) as i64);
-                let (start, stop) = (strip * STRIP, ((strip + last) * STRIP).min(long));
+                let (start, stop) = (strip * strip_size, ((strip + last) * strip_size).min(long));
                 let [mut a, mut b, mut c] = job.batch[index];
                 let (mut m, mut n) = (job.m, job.n);
                 if tall {
@@ -134,6 +136,10 @@ impl<'a> Job<'a> {
             }
         });
     }
+}
+
+fn ceil_div(a: i64, b: i64) -> i64 {
+    (a + b - 1) / b
 }
 
 /// One product of plain matrices, `out` being overwritten.

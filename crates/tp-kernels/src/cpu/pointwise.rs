@@ -203,13 +203,13 @@ impl<'a> Operands<'a> {
 
 /// What crosses into the part that runs without the interpreter lock.
 #[derive(Clone, Copy)]
-struct Job<'a> {
-    operands: &'a Operands<'a>,
-    kernel: &'a TileKernel,
-    out: &'a Tensor,
+struct Job<'j, 'a> {
+    operands: &'j Operands<'a>,
+    kernel: &'j TileKernel,
+    out: &'j Tensor,
 }
 
-impl Job<'_> {
+impl Job<'_, '_> {
     /// # Safety
     /// Every operand has n elements in a row, or one where its bit is set.
     unsafe fn run_flat(&self, n: usize, mask: u64) -> std::result::Result<(), ExprError> {

@@ -354,7 +354,7 @@ fn outputs<'py>(py: Python<'py>, rets: &[Value]) -> PyResult<Bound<'py, PyAny>> 
     }
 }
 
-fn zeros(spec: &tp_autograd::Spec) -> Result<Tensor> {
+fn zeros(spec: &tp_autograd::tape::Spec) -> Result<Tensor> {
     let op = tp_dispatch::Registry::global().lookup("tp::zeros")?;
     let args = [Arg::Ints(&spec.sizes), Arg::DType(spec.dtype), Arg::Device(spec.device)];
     let mut rets = tp_dispatch::Rets::new();

@@ -348,7 +348,7 @@ pub unsafe fn init_type() -> *mut ffi::PyTypeObject {
         slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
         slot(ffi::Py_tp_traverse, traverse as *mut c_void),
         slot(ffi::Py_tp_clear, clear as *mut c_void),
-        slot(ffi::Py_tp_call, ffi::PyVectorcall_Call as *mut c_void),
+        slot(ffi::Py_tp_call, x::PyVectorcall_Call as *mut c_void),
         slot(ffi::Py_tp_descr_get, descr_get as *mut c_void),
         slot(ffi::Py_tp_members, members.as_mut_ptr().cast()),
         slot(0, ptr::null_mut()),

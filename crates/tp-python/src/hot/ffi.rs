@@ -15,6 +15,7 @@ unsafe extern "C" {
     pub fn PyObject_GC_UnTrack(op: *mut std::ffi::c_void);
     pub fn PyObject_GC_Del(op: *mut std::ffi::c_void);
     pub fn PyGILState_Check() -> c_int;
+    pub fn PyVectorcall_Call(f: Obj, args: Obj, kwargs: Obj) -> Obj;
 }
 
 /// In the limited API only from 3.12 on; the bit and its meaning are the same in 3.11.

@@ -7,6 +7,7 @@
 mod buffer;
 mod getset;
 mod indexing;
+mod memory;
 mod methods;
 mod number;
 mod scalar;

@@ -1,0 +1,129 @@
+//! Rules of built-in ops whose gradient is no scalar expression. A row of the op table names its rule; here the
+//! name becomes the rule. All of these ops return one tensor.
+
+mod convert;
+mod index;
+mod join;
+mod matmul;
+mod reduce;
+mod scan;
+mod shape;
+mod softmax;
+
+use crate::rule::{BackwardCtx, Gradients, VjpRule};
+use crate::tape::Saver;
+use tp_dispatch::{Call, Error, Result, Value};
+use tp_tensor::{DType, Dims, TensorError, Tensor, layout};
+
+/// A rule made of functions.
+pub(crate) struct Named {
+    name: &'static str,
+    /// Arguments with a gradient, as bits.
+    args: u64,
+    save: fn(&Call<'_>, &mut Saver<'_>) -> Result<()>,
+    /// Saves output 0 as well, behind the inputs.
+    saves_output: bool,
+    back: fn(&BackwardCtx<'_>, &Tensor, &mut Gradients<'_>) -> Result<()>,
+}
+
+impl Named {
+    const fn new(
+        name: &'static str,
+        args: u64,
+        save: fn(&Call<'_>, &mut Saver<'_>) -> Result<()>,
+        back: fn(&BackwardCtx<'_>, &Tensor, &mut Gradients<'_>) -> Result<()>,
+    ) -> Named {
+        Named { name, args, save, saves_output: false, back }
+    }
+
+    const fn with_output(self) -> Named {
+        Named { saves_output: true, ..self }
+    }
+}
+
+impl VjpRule for Named {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn args(&self) -> u64 {
+        self.args
+    }
+
+    fn save_inputs(&self, call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
+        (self.save)(call, saver)
+    }
+
+    fn save_outputs(&self, _: &Call<'_>, rets: &[Value], saver: &mut Saver<'_>) -> Result<()> {
+        if let (true, Some(Value::Tensor(out))) = (self.saves_output, rets.first()) {
+            saver.output(out, 0);
+        }
+        Ok(())
+    }
+
+    fn backward(&self, ctx: &BackwardCtx<'_>, grads: &[Option<Tensor>], out: &mut Gradients<'_>) -> Result<()> {
+        match grads.first() {
+            Some(Some(grad)) => (self.back)(ctx, grad, out),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The rule of that name.
+pub(crate) fn rule(name: &str) -> Option<&'static dyn VjpRule> {
+    let all = [
+        convert::RULES,
+        reduce::RULES,
+        scan::RULES,
+        softmax::RULES,
+        matmul::RULES,
+        shape::RULES,
+        join::RULES,
+        index::RULES,
+    ];
+    all.into_iter().flatten().find(|r| r.name == name).map(|r| r as &dyn VjpRule)
+}
+
+// ---- what many rules do ----
+
+/// Saves the sizes of argument 0 as the next value.
+fn save_sizes(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
+    saver.ints(call.tensor(0)?.sizes());
+    Ok(())
+}
+
+fn dtype_bits(dtype: DType) -> u64 {
+    dtype as u64 + 1
+}
+
+/// The dtype put into the bits, if one was.
+fn dtype_of_bits(bits: u64) -> Option<DType> {
+    DType::from_code((bits & 15).checked_sub(1)? as u8)
+}
+
+/// The axes of a reduction, counted from the front; None for all.
+fn axes_of(call: &Call<'_>, arg: usize, ndim: usize) -> Result<Option<Dims>> {
+    let Some(axes) = call.opt_ints(arg) else {
+        return match call.args.get(arg).and_then(|a| a.int()) {
+            Some(axis) => Ok(Some(Dims::from_slice(&[axis_of(axis, ndim)?]))),
+            None => Ok(None),
+        };
+    };
+    axes.iter().map(|&a| axis_of(a, ndim)).collect::<Result<Dims>>().map(Some)
+}
+
+fn axis_of(axis: i64, ndim: usize) -> Result<i64> {
+    Ok(layout::normalize_axis(axis, ndim)? as i64)
+}
+
+/// How many elements were reduced into one.
+fn reduced_count(sizes: &[i64], axes: Option<&[i64]>) -> Result<f64> {
+    let mut count = 1.0;
+    for (i, &size) in sizes.iter().enumerate() {
+        if axes.is_none_or(|a| a.contains(&(i as i64))) {
+            let known = tp_tensor::Dim::from_raw(size).as_known().ok_or_else(|| Error::from(TensorError::Symbolic))?;
+            count *= known as f64;
+        }
+    }
+    Ok(count)
+}

@@ -1,0 +1,204 @@
+//! Rules of reductions. The gradient of a reduced value is spread over what was reduced: as a view, so a sum costs
+//! nothing here.
+
+use super::{Named, axes_of, dtype_bits, dtype_of_bits, reduced_count};
+use crate::ops;
+use crate::rule::{BackwardCtx, Gradients};
+use crate::tape::Saver;
+use tp_dispatch::{Arg, Call, Result, state};
+use tp_tensor::{DType, Dims, Scalar, Tensor};
+
+pub(super) static RULES: &[Named] = &[
+    Named::new("sum", 1, save_sum, sum),
+    Named::new("mean", 1, save_mean, mean),
+    Named::new("max", 1, save_extremum, extremum).with_output(),
+    Named::new("min", 1, save_extremum, extremum).with_output(),
+    Named::new("prod", 1, save_prod, prod).with_output(),
+    Named::new("var", 1, save_var, var),
+    Named::new("std", 1, save_var, std).with_output(),
+    Named::new("logsumexp", 1, save_extremum, logsumexp).with_output(),
+    Named::new("sum_to_size", 1, super::save_sizes, sum_to_size),
+];
+
+/// Values 0 and 1: the sizes before, and the axes that went away (none when the reduced axes were kept as 1, or
+/// when all went).
+fn save_axes(call: &Call<'_>, saver: &mut Saver<'_>, keepdims: usize) -> Result<Option<Dims>> {
+    let x = call.tensor(0)?;
+    let axes = axes_of(call, 1, x.ndim())?;
+    saver.ints(x.sizes());
+    match &axes {
+        Some(axes) if !call.bool(keepdims)? => {
+            let mut gone = axes.clone();
+            gone.sort_unstable();
+            saver.ints(&gone);
+        }
+        _ => saver.value(tp_dispatch::Value::None),
+    }
+    Ok(axes)
+}
+
+/// A reduced tensor with its lost axes back, of size 1 (or 0-d, which broadcasts as well).
+fn with_axes(ctx: &BackwardCtx<'_>, reduced: &Tensor) -> Result<Tensor> {
+    let mut t = reduced.clone();
+    for &axis in ctx.ints(1) {
+        t = ops::UNSQUEEZE.call(&[Arg::Tensor(&t), Arg::Int(axis)])?;
+    }
+    Ok(t)
+}
+
+fn spread(ctx: &BackwardCtx<'_>, reduced: &Tensor) -> Result<Tensor> {
+    ops::expand(&with_axes(ctx, reduced)?, ctx.ints(0))
+}
+
+fn save_sum(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
+    saver.set_bits(dtype_bits(call.tensor(0)?.dtype()));
+    save_axes(call, saver, 3).map(drop)
+}
+
+fn sum(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
+    let dtype = dtype_of_bits(ctx.bits()).unwrap_or(grad.dtype());
+    out.set(0, spread(ctx, &ops::astype(grad.clone(), dtype)?)?);
+    Ok(())
+}
+
+fn save_mean(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
+    let axes = save_axes(call, saver, 2)?;
+    saver.value(tp_dispatch::Value::Float(reduced_count(call.tensor(0)?.sizes(), axes.as_deref())?));
+    Ok(())
+}
+
+fn float_value(ctx: &BackwardCtx<'_>, k: usize) -> f64 {
+    if let tp_dispatch::Value::Float(v) = ctx.value(k) { *v } else { 1.0 }
+}
+
+fn mean(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
+    let count = Scalar::Float(float_value(ctx, 2));
+    let share = ops::DIV_SCALAR.call(&[Arg::Tensor(grad), Arg::Scalar(count)])?;
+    out.set(0, spread(ctx, &share)?);
+    Ok(())
+}
+
+fn save_extremum(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
+    save_axes(call, saver, 2)?;
+    saver.input(call.tensor(0)?);
+    Ok(())
+}
+
+/// Elements that tie share the gradient evenly. A NaN equals nothing, so it gets none.
+fn extremum(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
+    let (x, best) = (ctx.saved(0)?, with_axes(ctx, &ctx.saved(1)?)?);
+    let hit = ops::EQ.call(&[Arg::Tensor(&x), Arg::Tensor(&best)])?;
+    let grad = with_axes(ctx, grad)?;
+    let hits = ops::sum_to_size(ops::astype(hit.clone(), grad.dtype())?, grad.sizes())?;
+    let share = ops::expand(&ops::div(&grad, &hits)?, ctx.ints(0))?;
+    let none = Arg::Scalar(Scalar::Float(0.0));
+    out.set(0, ops::WHERE_SCALAR.call(&[Arg::Tensor(&hit), Arg::Tensor(&share), none])?);
+    Ok(())
+}
+
+fn logsumexp(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
+    let (x, lse) = (ctx.saved(0)?, with_axes(ctx, &ctx.saved(1)?)?);
+    let weights = ops::EXP.call(&[Arg::Tensor(&ops::sub(&x, &lse)?)])?;
+    out.set(0, ops::mul(&with_axes(ctx, grad)?, &weights)?);
+    Ok(())
+}
+
+fn save_var(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
+    let x = call.tensor(0)?;
+    let axes = save_axes(call, saver, 3)?;
+    let correction = call.scalar(2)?.to::<f64>();
+    let count = reduced_count(x.sizes(), axes.as_deref())?;
+    saver.value(tp_dispatch::Value::Float((count - correction).max(0.0)));
+    match axes {
+        Some(axes) => saver.ints(&axes),
+        None => saver.value(tp_dispatch::Value::None),
+    }
+    saver.input(x);
+    Ok(())
+}
+
+fn var(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
+    let x = ctx.saved(0)?;
+    let mean = ops::MEAN.call(&[Arg::Tensor(&x), ctx.value(3).as_arg(), Arg::Bool(true)])?;
+    let scaled = ops::mul_scalar(&with_axes(ctx, grad)?, 2.0 / float_value(ctx, 2))?;
+    out.set(0, ops::mul(&scaled, &ops::sub(&x, &mean)?)?);
+    Ok(())
+}
+
+/// Where the deviation is zero its gradient is taken as zero.
+fn std(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
+    let deviation = ctx.saved(1)?;
+    let none = Arg::Scalar(Scalar::Float(0.0));
+    let flat = ops::LOGICAL_NOT.call(&[Arg::Tensor(&deviation)])?;
+    let half = ops::mul_scalar(&ops::div(grad, &deviation)?, 0.5)?;
+    let of_var = ops::MASKED_FILL.call(&[Arg::Tensor(&half), Arg::Tensor(&flat), none])?;
+    var(ctx, &of_var, out)
+}
+
+fn sum_to_size(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
+    out.set(0, ops::expand(grad, ctx.ints(0))?);
+    Ok(())
+}
+
+fn save_prod(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
+    let x = call.tensor(0)?;
+    saver.set_bits(dtype_bits(x.dtype()));
+    let axes = save_axes(call, saver, 3)?;
+    saver.ints(&axes.unwrap_or_else(|| (0..x.ndim() as i64).collect()));
+    saver.input(x);
+    Ok(())
+}
+
+/// Each factor gets the product of the others. Without zeros that is the whole product over the factor; with one
+/// zero only the zero gets any; with more nobody does. That shortcut has no right derivative at a zero, so while
+/// gradients are recorded the products are formed without it.
+fn prod(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
+    let x = ctx.saved(0)?;
+    let (grad, product) = (with_axes(ctx, grad)?, with_axes(ctx, &ctx.saved(1)?)?);
+    let others = match state::is_grad_enabled() {
+        true => products_of_others(&x, ctx.ints(2))?,
+        false => shortcut(&x, &product, ctx.ints(2))?,
+    };
+    let g = ops::mul(&grad, &others)?;
+    let dtype = dtype_of_bits(ctx.bits()).unwrap_or(g.dtype());
+    out.set(0, ops::astype(ops::expand(&g, ctx.ints(0))?, dtype)?);
+    Ok(())
+}
+
+fn keepdims_prod(x: &Tensor, axes: &[i64]) -> Result<Tensor> {
+    ops::PROD.call(&[Arg::Tensor(x), Arg::Ints(axes), Arg::None, Arg::Bool(true)])
+}
+
+fn shortcut(x: &Tensor, product: &Tensor, axes: &[i64]) -> Result<Tensor> {
+    let one = Arg::Scalar(Scalar::Float(1.0));
+    let zero = Arg::Scalar(Scalar::Float(0.0));
+    let is_zero = ops::LOGICAL_NOT.call(&[Arg::Tensor(x)])?;
+    let zeros = ops::sum(&ops::astype(is_zero.clone(), DType::I64)?, axes, true)?;
+    let filled = ops::MASKED_FILL.call(&[Arg::Tensor(x), Arg::Tensor(&is_zero), one])?;
+    let rest = keepdims_prod(&filled, axes)?;
+    let lone = ops::EQ_SCALAR.call(&[Arg::Tensor(&zeros), Arg::Scalar(Scalar::Int(1))])?;
+    let for_zero = ops::WHERE_SCALAR.call(&[Arg::Tensor(&lone), Arg::Tensor(&rest), zero])?;
+    let for_others = ops::div(product, &filled)?;
+    ops::WHERE.call(&[Arg::Tensor(&is_zero), Arg::Tensor(&for_zero), Arg::Tensor(&for_others)])
+}
+
+/// The reduced axes as one last axis of n factors, n copies of it with the own factor replaced by 1, multiplied.
+fn products_of_others(x: &Tensor, axes: &[i64]) -> Result<Tensor> {
+    let kept: Dims = (0..x.ndim() as i64).filter(|a| !axes.contains(a)).collect();
+    let order: Dims = kept.iter().chain(axes).copied().collect();
+    let moved = ops::permute(x, &order)?;
+    let n: i64 = axes.iter().map(|&a| x.sizes()[a as usize]).product();
+    let mut flat: Dims = kept.iter().map(|&a| x.sizes()[a as usize]).collect();
+    flat.extend([1, n]);
+    let rows = ops::reshape(&moved, &flat)?;
+    let at = flat.len() - 2;
+    flat[at] = n;
+    let own = ops::EYE.call(&[Arg::Int(n), Arg::None, Arg::Int(0), Arg::DType(DType::Bool), Arg::None])?;
+    let one = Arg::Scalar(Scalar::Float(1.0));
+    let without = ops::MASKED_FILL.call(&[Arg::Tensor(&ops::expand(&rows, &flat)?), Arg::Tensor(&own), one])?;
+    let products =
+        ops::PROD.call(&[Arg::Tensor(&without), Arg::Ints(&[-1]), Arg::None, Arg::Bool(false)])?;
+    let mut back: Dims = order.clone();
+    order.iter().enumerate().for_each(|(to, &from)| back[from as usize] = to as i64);
+    ops::permute(&ops::reshape(&products, moved.sizes())?, &back)
+}

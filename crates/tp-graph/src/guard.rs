@@ -1,0 +1,270 @@
+//! Guards: what must hold of the arguments for a compiled entry to be used. They cover all that the capture could
+//! see of them: a tensor's dtype, device, sizes, strides (contiguous, or exactly these) and whether it requires a
+//! gradient; a literal's type and value; grad mode; which tensors share memory, where the graph writes to one; and
+//! the definitions of the user's ops that were captured.
+
+use crate::capture::literal;
+use crate::ir::{Const, Operand};
+use smallvec::SmallVec;
+use std::fmt::Write;
+use std::sync::Arc;
+use tp_dispatch::{Arg, OpHandle, state};
+use tp_tensor::dim::Dims;
+use tp_tensor::{DType, Device, Tensor, keybits};
+
+#[derive(Debug)]
+pub struct GuardSet {
+    args: Box<[ArgGuard]>,
+    names: Box<[Arc<str>]>,
+    /// Mode that must hold, where a tensor requires a gradient.
+    grad_mode: Option<bool>,
+    /// Pairs of inputs, by argument, and whether they share memory.
+    memory: Box<[(u32, u32, bool)]>,
+    /// Definitions that were captured.
+    ops: Box<[(OpHandle, u64)]>,
+    /// Lifted tensors, and whether each required a gradient.
+    lifted: Box<[(Tensor, bool)]>,
+}
+
+#[derive(Debug)]
+enum ArgGuard {
+    Tensor(TensorGuard),
+    Literal(Operand),
+}
+
+#[derive(Debug)]
+struct TensorGuard {
+    dtype: DType,
+    contiguous: bool,
+    /// Device kind, fake or not, requires a gradient or not.
+    keys: u16,
+    device: Device,
+    sizes: Dims,
+    /// Compared only when not contiguous.
+    strides: Dims,
+}
+
+impl TensorGuard {
+    fn of(t: &Tensor) -> TensorGuard {
+        TensorGuard {
+            dtype: t.dtype(),
+            contiguous: t.is_contiguous(),
+            keys: t.keys(),
+            device: t.device(),
+            sizes: t.sizes().into(),
+            strides: t.strides().into(),
+        }
+    }
+
+    #[inline]
+    fn holds(&self, t: &Tensor) -> bool {
+        t.keys() == self.keys
+            && t.dtype() == self.dtype
+            && t.device() == self.device
+            && t.is_contiguous() == self.contiguous
+            && *t.sizes() == *self.sizes
+            && (self.contiguous || *t.strides() == *self.strides)
+    }
+
+    fn requires_grad(&self) -> bool {
+        self.keys & keybits::AUTOGRAD != 0
+    }
+
+    fn texts(&self, name: &str, out: &mut Vec<String>) {
+        out.push(format!("{name}.dtype == {}", self.dtype));
+        out.push(format!("{name}.device == {}", self.device));
+        out.push(format!("{name}.ndim == {}", self.sizes.len()));
+        out.extend(self.sizes.iter().enumerate().map(|(i, s)| format!("{name}.shape[{i}] == {s}")));
+        if self.contiguous {
+            out.push(format!("{name}.is_contiguous() == True"));
+        } else {
+            out.push(format!("{name}.stride() == {}", tuple(&self.strides)));
+        }
+        out.push(format!("{name}.requires_grad == {}", python_bool(self.requires_grad())));
+    }
+
+    /// The first fact that does not hold, and what was found.
+    fn miss(&self, name: &str, t: &Tensor) -> String {
+        if t.dtype() != self.dtype {
+            return format!("{name}.dtype == {}, got {}", self.dtype, t.dtype());
+        }
+        if t.device() != self.device {
+            return format!("{name}.device == {}, got {}", self.device, t.device());
+        }
+        if t.ndim() != self.sizes.len() {
+            return format!("{name}.ndim == {}, got {}", self.sizes.len(), t.ndim());
+        }
+        if let Some(i) = (0..t.ndim()).find(|&i| t.sizes()[i] != self.sizes[i]) {
+            return format!("{name}.shape[{i}] == {}, got {}", self.sizes[i], t.sizes()[i]);
+        }
+        if t.requires_grad() != self.requires_grad() {
+            let want = python_bool(self.requires_grad());
+            return format!("{name}.requires_grad == {want}, got {}", python_bool(t.requires_grad()));
+        }
+        if t.is_contiguous() != self.contiguous {
+            let want = python_bool(self.contiguous);
+            return format!("{name}.is_contiguous() == {want}, got {}", python_bool(t.is_contiguous()));
+        }
+        format!("{name}.stride() == {}, got {}", tuple(&self.strides), tuple(t.strides()))
+    }
+}
+
+/// What a capture depended on besides its arguments.
+#[derive(Default)]
+pub struct Context {
+    /// Pairs of arguments whose shared memory matters.
+    pub memory: Vec<(u32, u32)>,
+    pub ops: Vec<OpHandle>,
+    pub lifted: Vec<Tensor>,
+}
+
+impl GuardSet {
+    pub fn new(args: &[Arg<'_>], names: &[Arc<str>], context: Context) -> GuardSet {
+        let guards: Box<[ArgGuard]> = args
+            .iter()
+            .map(|arg| match arg {
+                Arg::Tensor(t) => ArgGuard::Tensor(TensorGuard::of(t)),
+                other => ArgGuard::Literal(literal(other).unwrap_or(Operand::NONE)),
+            })
+            .collect();
+        let takes_grad = |g: &ArgGuard| matches!(g, ArgGuard::Tensor(t) if t.requires_grad());
+        let any_grad = guards.iter().any(takes_grad) || context.lifted.iter().any(Tensor::requires_grad);
+        let shares = |(i, j): (u32, u32)| (i, j, share_memory(args, i, j));
+        GuardSet {
+            names: names.into(),
+            grad_mode: any_grad.then(state::is_grad_enabled),
+            memory: context.memory.into_iter().map(shares).collect(),
+            ops: context.ops.into_iter().map(|op| (op, op.generation())).collect(),
+            lifted: context.lifted.into_iter().map(|t| (t.clone(), t.requires_grad())).collect(),
+            args: guards,
+        }
+    }
+
+    /// Whether every guard holds.
+    #[inline]
+    pub fn holds(&self, args: &[Arg<'_>]) -> bool {
+        if args.len() != self.args.len() {
+            return false;
+        }
+        for (guard, arg) in self.args.iter().zip(args) {
+            let holds = match (guard, arg) {
+                (ArgGuard::Tensor(g), Arg::Tensor(t)) => g.holds(t),
+                (ArgGuard::Tensor(_), _) => false,
+                (ArgGuard::Literal(c), arg) => literal_holds(c, arg),
+            };
+            if !holds {
+                return false;
+            }
+        }
+        self.grad_mode.is_none_or(|mode| mode == state::is_grad_enabled())
+            && self.memory.iter().all(|&(i, j, shared)| share_memory(args, i, j) == shared)
+            && self.ops.iter().all(|(op, generation)| op.generation() == *generation)
+            && self.lifted.iter().all(|(t, grad)| t.requires_grad() == *grad)
+    }
+
+    /// Ok, or the first guard that does not hold, in the names of the arguments, with what was found.
+    pub fn check(&self, args: &[Arg<'_>]) -> Result<(), String> {
+        if self.holds(args) { Ok(()) } else { Err(self.miss(args)) }
+    }
+
+    #[cold]
+    fn miss(&self, args: &[Arg<'_>]) -> String {
+        if args.len() != self.args.len() {
+            return format!("number of arguments == {}, got {}", self.args.len(), args.len());
+        }
+        for (i, (guard, arg)) in self.args.iter().zip(args).enumerate() {
+            let name = self.name(i);
+            match (guard, arg) {
+                (ArgGuard::Tensor(g), Arg::Tensor(t)) if !g.holds(t) => return g.miss(&name, t),
+                (ArgGuard::Tensor(_), Arg::Tensor(_)) => {}
+                (ArgGuard::Tensor(_), other) => {
+                    return format!("type({name}) is Tensor, got {}", other.type_name());
+                }
+                (ArgGuard::Literal(c), arg) if !literal_holds(c, arg) => {
+                    return format!("{name} == {c}, got {arg:?}");
+                }
+                (ArgGuard::Literal(_), _) => {}
+            }
+        }
+        if let Some(mode) = self.grad_mode.filter(|m| *m != state::is_grad_enabled()) {
+            return format!("is_grad_enabled() == {}, got {}", python_bool(mode), python_bool(!mode));
+        }
+        if let Some(&(i, j, shared)) = self.memory.iter().find(|&&(i, j, s)| share_memory(args, i, j) != s) {
+            let text = self.memory_text(i, j, shared);
+            return format!("{text}, which changed");
+        }
+        if let Some((op, _)) = self.ops.iter().find(|(op, generation)| op.generation() != *generation) {
+            return format!("the definition of {op} is the one captured, but it was defined again");
+        }
+        match self.lifted.iter().position(|(t, grad)| t.requires_grad() != *grad) {
+            Some(i) => format!("lifted{i}.requires_grad == {}, which changed", python_bool(self.lifted[i].1)),
+            None => "no guard".to_string(),
+        }
+    }
+
+    /// Every guard as text.
+    pub fn texts(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        for (i, guard) in self.args.iter().enumerate() {
+            match guard {
+                ArgGuard::Tensor(g) => g.texts(&self.name(i), &mut out),
+                ArgGuard::Literal(c) => out.push(format!("{} == {c}", self.name(i))),
+            }
+        }
+        out.extend(self.grad_mode.map(|m| format!("is_grad_enabled() == {}", python_bool(m))));
+        out.extend(self.memory.iter().map(|&(i, j, shared)| self.memory_text(i, j, shared)));
+        out.extend(self.ops.iter().map(|(op, _)| format!("the definition of {op} is the one captured")));
+        let grads = self.lifted.iter().enumerate();
+        out.extend(grads.map(|(i, (_, grad))| format!("lifted{i}.requires_grad == {}", python_bool(*grad))));
+        out
+    }
+
+    fn name(&self, i: usize) -> String {
+        self.names.get(i).map_or_else(|| format!("arg{i}"), ToString::to_string)
+    }
+
+    fn memory_text(&self, i: u32, j: u32, shared: bool) -> String {
+        let verb = if shared { "share" } else { "do not share" };
+        format!("{} and {} {verb} memory", self.name(i as usize), self.name(j as usize))
+    }
+}
+
+fn share_memory(args: &[Arg<'_>], i: u32, j: u32) -> bool {
+    match (args.get(i as usize), args.get(j as usize)) {
+        (Some(Arg::Tensor(a)), Some(Arg::Tensor(b))) => a.shares_storage(b),
+        _ => false,
+    }
+}
+
+/// Literals of the common kinds without building an operand.
+#[inline]
+fn literal_holds(guard: &Operand, arg: &Arg<'_>) -> bool {
+    match (guard, arg) {
+        (Operand::Const(Const::None), Arg::None) => true,
+        (Operand::Const(Const::Int(a)), Arg::Int(b)) => a == b,
+        (Operand::Const(Const::Float(a)), Arg::Float(b)) => a.to_bits() == b.to_bits(),
+        (Operand::Const(Const::Bool(a)), Arg::Bool(b)) => a == b,
+        (Operand::Const(Const::Str(a)), Arg::Str(b)) => &**a == *b,
+        _ => literal(arg).is_some_and(|c| c == *guard),
+    }
+}
+
+fn python_bool(v: bool) -> &'static str {
+    if v { "True" } else { "False" }
+}
+
+/// `(2, 3)` and `(2,)`, as Python prints tuples.
+pub(crate) fn tuple(items: &[i64]) -> String {
+    let mut out = String::from("(");
+    for (i, item) in items.iter().enumerate() {
+        // Writing to a string cannot fail.
+        let _ = write!(out, "{}{item}", if i > 0 { ", " } else { "" });
+    }
+    out.push_str(if items.len() == 1 { ",)" } else { ")" });
+    out
+}
+
+/// Names of the arguments that are tensors, for pairs.
+pub(crate) fn tensor_arguments(args: &[Arg<'_>]) -> SmallVec<[u32; 8]> {
+    (0u32..).zip(args).filter(|(_, a)| matches!(a, Arg::Tensor(_))).map(|(i, _)| i).collect()
+}

@@ -1,0 +1,334 @@
+//! Planning: partition a graph, offer each pointwise region to the backends in the caller's order, and lay the rest
+//! out as calls. Each region that does not go where it was asked to carries the reason.
+
+use crate::args::{ArgSource, source};
+use crate::backend::{self, Backend, Lowered, Region};
+use crate::entity::{Entity, NodeId, ValueId};
+use crate::ir::{Const, Graph, Node, Operand, Output};
+use crate::native::NativeKernel;
+use crate::passes::partition::{self, Break, Part};
+use crate::plan::{ArgSrc, CallOutput, CallStamp, CallStep, Exec, Fast, FusedStep, OutSlot, OutSrc, Plan, PlanRegion, Src, Step, Work};
+use crate::pointwise::NotPointwise;
+use crate::raw::{RawExecutor, RawKernel};
+use crate::region::{self, KernelLayout, Uses};
+use crate::report::Build;
+use crate::stamp::registered_marker;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+use tp_dispatch::{Error, FallbackReason, Result, Value};
+use tp_tensor::Device;
+
+/// Which artifacts a compiled function has, so that one program and one loop pattern are built once.
+#[derive(Default)]
+pub(crate) struct Artifacts {
+    made: Mutex<HashMap<(String, u128, KernelLayout), Arc<RawKernel>>>,
+    builds: Mutex<Vec<Build>>,
+}
+
+impl Artifacts {
+    pub fn builds(&self) -> Vec<Build> {
+        self.builds.lock().clone()
+    }
+}
+
+/// The plan of a graph, and where its pointwise chains end.
+pub(crate) fn plan(graph: &Graph, backends: &[Arc<dyn Backend>], artifacts: &Artifacts) -> Result<(Plan, Vec<Break>)> {
+    let partition = partition::run(graph);
+    let mut planner = Planner {
+        graph,
+        uses: Uses::of(graph),
+        backends,
+        absent: backends.iter().map(|b| absence(&**b)).collect(),
+        artifacts,
+        places: vec![None; graph.values.len()],
+        slots: 0,
+        steps: Vec::new(),
+        regions: Vec::new(),
+    };
+    for (i, input) in graph.inputs.iter().enumerate() {
+        planner.places[input.value.index()] = Some(Src::Input(i as u32));
+    }
+    for part in &partition.parts {
+        planner.part(part)?;
+    }
+    let outputs = graph.outputs.iter().map(|o| planner.output(o)).collect::<Result<Vec<OutSrc>>>()?;
+    let mut plan = Plan { slots: planner.slots as usize, steps: planner.steps, outputs, regions: planner.regions, calls: false, fast: None };
+    plan.calls = plan.steps.iter().any(|s| matches!(s.work, Work::Call(_)));
+    free_at_last_use(&mut plan);
+    plan.fast = fast(&plan);
+    Ok((plan, partition.breaks))
+}
+
+fn absence(backend: &dyn Backend) -> Option<FallbackReason> {
+    let capability = backend.probe();
+    (!capability.available).then(|| FallbackReason::BackendUnavailable {
+        backend: backend.name().to_string(),
+        missing: capability.reason.unwrap_or_else(|| "not installed".to_string()),
+    })
+}
+
+struct Planner<'a> {
+    graph: &'a Graph,
+    uses: Uses,
+    backends: &'a [Arc<dyn Backend>],
+    /// Per backend, why it is not there.
+    absent: Vec<Option<FallbackReason>>,
+    artifacts: &'a Artifacts,
+    places: Vec<Option<Src>>,
+    slots: u32,
+    steps: Vec<Step>,
+    regions: Vec<PlanRegion>,
+}
+
+impl Planner<'_> {
+    fn part(&mut self, part: &Part) -> Result<()> {
+        if let Some(why) = &part.opaque {
+            let reason = self.opaque_reason(part, why);
+            return self.calls(&part.nodes, reason, matches!(why, NotPointwise::View));
+        }
+        match region::build(self.graph, &self.uses, &part.nodes) {
+            Ok(region) => self.region(region, &part.nodes),
+            Err(reason) => self.calls(&part.nodes, Some(reason), false),
+        }
+    }
+
+    /// Why an op that is no pointwise one does not run on the backend asked for.
+    fn opaque_reason(&self, part: &Part, why: &NotPointwise) -> Option<FallbackReason> {
+        let asked = self.backends.first().filter(|b| b.name() != backend::NATIVE)?;
+        if let Some(absent) = self.absent.first().cloned().flatten() {
+            return Some(absent);
+        }
+        let op = part.nodes.first().map(|n| self.graph.nodes[*n].target.name()).unwrap_or_default();
+        let why = match why {
+            NotPointwise::NoExpression => why.to_string(),
+            other => format!("{other}; '{}' takes pure pointwise ops only", asked.name()),
+        };
+        Some(FallbackReason::UnsupportedOp { op, why })
+    }
+
+    fn region(&mut self, region: Region, nodes: &[NodeId]) -> Result<()> {
+        let mut reason = None;
+        for (i, backend) in self.backends.iter().enumerate() {
+            if backend.name() == backend::NATIVE {
+                break;
+            }
+            let lowered = match &self.absent[i] {
+                Some(absent) => Err(absent.clone()),
+                None => self.lower(&**backend, &region),
+            };
+            match lowered {
+                Ok(with) => return self.fused(&region, backend.name(), with, reason),
+                Err(why) => reason = reason.or(Some(why)),
+            }
+        }
+        match NativeKernel::compile(&region) {
+            Ok(kernel) => self.fused(&region, backend::NATIVE, Exec::Native(kernel), reason),
+            // The ops run one by one.
+            Err(why) => self.calls(nodes, reason.or(Some(why)), false),
+        }
+    }
+
+    fn lower(&self, backend: &dyn Backend, region: &Region) -> std::result::Result<Exec, FallbackReason> {
+        backend.supports(region)?;
+        let key = (backend.name().to_string(), region.program.fingerprint(), region.layout);
+        let known = self.artifacts.made.lock().get(&key).cloned();
+        if let Some(kernel) = known {
+            return Ok(Exec::Object(Arc::new(RawExecutor::new(region, kernel)?)));
+        }
+        let start = Instant::now();
+        let lowered = backend.lower(region)?;
+        let with = match &lowered {
+            Lowered::Pending(made) => {
+                let native = NativeKernel::compile(region)?;
+                return Ok(Exec::Pending { backend: backend.name().into(), made: made.clone(), native });
+            }
+            Lowered::Raw(kernel) => {
+                self.artifacts.made.lock().insert(key, kernel.clone());
+                self.note_build(backend.name(), region, kernel.marker().proof.clone(), start);
+                return Ok(Exec::Object(Arc::new(RawExecutor::new(region, kernel.clone())?)));
+            }
+            Lowered::Region(executor) => Exec::Object(executor.clone()),
+            Lowered::Host(executor) => Exec::Host(executor.clone()),
+        };
+        self.note_build(backend.name(), region, None, start);
+        Ok(with)
+    }
+
+    fn note_build(&self, backend: &str, region: &Region, proof: Option<Arc<str>>, start: Instant) {
+        let hash = proof.unwrap_or_else(|| format!("{:032x}", region.program.fingerprint()).into());
+        let seconds = start.elapsed().as_secs_f64();
+        self.artifacts.builds.lock().push(Build { backend: backend.into(), hash, seconds, cached: false });
+    }
+
+    fn fused(&mut self, region: &Region, executor: &str, with: Exec, reason: Option<FallbackReason>) -> Result<()> {
+        let inputs = region.reads.iter().map(|v| self.src(*v)).collect::<Result<Box<[Src]>>>()?;
+        let outputs = region.writes.iter().map(|v| self.out_slot(*v)).collect::<Result<Box<[OutSlot]>>>()?;
+        let index = self.regions.len() as u32;
+        self.regions.push(PlanRegion { ops: region.ops.clone(), executor: executor.into(), reason, view: false });
+        self.steps.push(Step { region: index, work: Work::Fused(FusedStep { inputs, outputs, with }), free: SmallVec::new() });
+        Ok(())
+    }
+
+    /// One region whose ops are called one by one.
+    fn calls(&mut self, nodes: &[NodeId], reason: Option<FallbackReason>, view: bool) -> Result<()> {
+        let index = self.regions.len() as u32;
+        let ops = nodes.iter().map(|n| self.graph.nodes[*n].target.name()).collect();
+        self.regions.push(PlanRegion { ops, executor: backend::NATIVE.into(), reason, view });
+        for &n in nodes {
+            let graph = self.graph;
+            let step = self.call(&graph.nodes[n])?;
+            self.steps.push(Step { region: index, work: Work::Call(step), free: SmallVec::new() });
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, node: &Node) -> Result<CallStep> {
+        let name = node.target.name();
+        let missing = || Error::registration("TP1301", format!("no operator named '{name}'"));
+        let op = node.target.op().ok_or_else(missing)?;
+        let def = op.def().ok_or_else(missing)?;
+        let mut args = Vec::with_capacity(node.inputs.len());
+        for (operand, param) in node.inputs.iter().zip(&def.params.all) {
+            let source = source(operand, param).map_err(|why| Error::graph("TP5003", why).with_op(op.name()))?;
+            args.push(match source {
+                ArgSource::Value(v) => ArgSrc::Tensor(self.src(v)?),
+                ArgSource::Values(vs) => ArgSrc::Tensors(vs.iter().map(|v| self.src(*v)).collect::<Result<_>>()?),
+                ArgSource::Optional(vs) => {
+                    let item = |v: &Option<ValueId>| v.map(|v| self.src(v)).transpose();
+                    ArgSrc::Optional(vs.iter().map(item).collect::<Result<_>>()?)
+                }
+                ArgSource::Literal(value) => ArgSrc::Literal(value),
+            });
+        }
+        let outputs = node.outputs.iter().map(|o| self.call_output(o)).collect::<Result<_>>()?;
+        let device = node.defined().find_map(|v| self.graph.spec(v)).map_or(Device::CPU, |s| s.device);
+        let stamp = match op.kernels().as_slice() {
+            [only] if !def.custom && !only.is_conditional() && &*only.provenance.executor == backend::NATIVE => {
+                CallStamp::Only(Arc::new(registered_marker(op, only, device)))
+            }
+            _ => CallStamp::Watch,
+        };
+        Ok(CallStep { op, args: args.into(), outputs, stamp, location: node.location.clone() })
+    }
+
+    fn call_output(&mut self, output: &Output) -> Result<CallOutput> {
+        Ok(match output {
+            Output::Value(v) if self.graph.spec(*v).is_none() => CallOutput::Known,
+            Output::Value(v) => CallOutput::Tensor(self.out_slot(*v)?),
+            Output::List(vs) => CallOutput::List(vs.iter().map(|v| self.out_slot(*v)).collect::<Result<_>>()?),
+        })
+    }
+
+    fn out_slot(&mut self, v: ValueId) -> Result<OutSlot> {
+        let promise = self.graph.spec(v).cloned().ok_or_else(|| no_place(v))?;
+        let slot = self.slots;
+        self.slots += 1;
+        self.places[v.index()] = Some(Src::Slot(slot));
+        Ok(OutSlot { slot, promise })
+    }
+
+    fn src(&self, v: ValueId) -> Result<Src> {
+        self.places[v.index()].ok_or_else(|| no_place(v))
+    }
+
+    fn output(&self, operand: &Operand) -> Result<OutSrc> {
+        Ok(match operand {
+            Operand::Value(v) => OutSrc::Tensor(self.src(*v)?),
+            Operand::Const(c) => OutSrc::Value(known_value(c)),
+            Operand::List(items) => OutSrc::Value(known_list(items)?),
+        })
+    }
+}
+
+/// A literal that the function returned, as a value of its own.
+fn known_value(c: &Const) -> Value {
+    match c {
+        Const::None => Value::None,
+        Const::Bool(v) => Value::Bool(*v),
+        Const::Int(v) => Value::Int(*v),
+        Const::Float(v) => Value::Float(*v),
+        Const::Str(s) => Value::Str((&**s).into()),
+        Const::DType(d) => Value::DType(*d),
+        Const::Device(d) => Value::Device(*d),
+    }
+}
+
+fn known_list(items: &[Operand]) -> Result<Value> {
+    let scalar = |o: &Operand| match o {
+        Operand::Const(c) => c.scalar(),
+        _ => None,
+    };
+    let scalars: Option<Box<[tp_tensor::Scalar]>> = items.iter().map(scalar).collect();
+    scalars.map(Value::Scalars).ok_or_else(|| Error::graph("TP5004", "a returned list may hold numbers only"))
+}
+
+#[cold]
+fn no_place(v: ValueId) -> Error {
+    Error::graph("TP5005", format!("{v} is used, but no step of the plan makes it"))
+}
+
+/// Marks the last use of every slot. Outputs are kept.
+fn free_at_last_use(plan: &mut Plan) {
+    let mut last: Vec<Option<usize>> = vec![None; plan.slots];
+    for (i, step) in plan.steps.iter().enumerate() {
+        for_each_slot(step, |slot| last[slot as usize] = Some(i));
+    }
+    for out in &plan.outputs {
+        if let OutSrc::Tensor(Src::Slot(slot)) = out {
+            last[*slot as usize] = None;
+        }
+    }
+    for (slot, at) in last.into_iter().enumerate() {
+        if let Some(at) = at {
+            plan.steps[at].free.push(slot as u32);
+        }
+    }
+}
+
+/// Slots a step reads or writes.
+fn for_each_slot(step: &Step, mut f: impl FnMut(u32)) {
+    let mut src = |s: &Src| {
+        if let Src::Slot(slot) = s {
+            f(*slot);
+        }
+    };
+    match &step.work {
+        Work::Fused(fused) => {
+            fused.inputs.iter().for_each(&mut src);
+            fused.outputs.iter().for_each(|o| f(o.slot));
+        }
+        Work::Call(call) => {
+            for arg in &call.args {
+                match arg {
+                    ArgSrc::Tensor(s) => src(s),
+                    ArgSrc::Tensors(ss) => ss.iter().for_each(&mut src),
+                    ArgSrc::Optional(ss) => ss.iter().flatten().for_each(&mut src),
+                    ArgSrc::Literal(_) => {}
+                }
+            }
+            for output in &call.outputs {
+                match output {
+                    CallOutput::Tensor(o) => f(o.slot),
+                    CallOutput::List(os) => os.iter().for_each(|o| f(o.slot)),
+                    CallOutput::Known => {}
+                }
+            }
+        }
+    }
+}
+
+fn fast(plan: &Plan) -> Option<Fast> {
+    let [step] = plan.steps.as_slice() else { return None };
+    let [OutSrc::Tensor(Src::Slot(_))] = plan.outputs.as_slice() else { return None };
+    let Work::Fused(FusedStep { inputs, outputs, with: Exec::Native(kernel) }) = &step.work else { return None };
+    let ([output], Some(n)) = (&**outputs, kernel.flat()) else { return None };
+    if n >= crate::native::LONG {
+        return None;
+    }
+    let input = |s: &Src| if let Src::Input(i) = s { Some(*i) } else { None };
+    let inputs: SmallVec<[u32; 4]> = inputs.iter().map(input).collect::<Option<_>>()?;
+    Some(Fast { inputs, spec: output.promise.clone() })
+}

@@ -1,0 +1,192 @@
+//! The native executor of pointwise regions: the region's scalar program as a tile kernel, over one flat loop where
+//! the operands allow it.
+
+use crate::backend::{Executor, NATIVE, Region};
+use crate::region::{KernelLayout, Space};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use tp_dispatch::{CodegenMarker, Error, FallbackReason, Result, host};
+use tp_expr::{Strided, TileKernel};
+use tp_tensor::{Tensor, TensorSpec, layout};
+
+/// From this many elements on, a region runs without the host's lock.
+pub(crate) const LONG: usize = 1 << 16;
+
+pub struct NativeKernel {
+    kernel: TileKernel,
+    marker: Arc<CodegenMarker>,
+    space: Space,
+    inputs: Vec<TensorSpec>,
+    outputs: Vec<TensorSpec>,
+}
+
+pub(crate) fn supports(region: &Region) -> std::result::Result<(), FallbackReason> {
+    if region.device.is_cpu() {
+        return Ok(());
+    }
+    let op = region.ops.first().cloned().unwrap_or_default();
+    Err(FallbackReason::UnsupportedDevice { op, device: region.device.to_string() })
+}
+
+impl NativeKernel {
+    pub fn compile(region: &Region) -> std::result::Result<NativeKernel, FallbackReason> {
+        supports(region)?;
+        let failed = |e: tp_expr::ExprError| FallbackReason::LoweringFailed { stage: "tile".into(), message: e.to_string() };
+        let kernel = TileKernel::compile(&region.program).map_err(failed)?;
+        let marker = CodegenMarker {
+            executor: NATIVE.into(),
+            kernel: kernel_name(&region.ops).into(),
+            proof: Some(format!("tile:{:032x}", region.program.fingerprint()).into()),
+            device: region.device,
+        };
+        Ok(NativeKernel {
+            kernel,
+            marker: Arc::new(marker),
+            space: region.space.clone(),
+            inputs: region.inputs.clone(),
+            outputs: region.outputs.clone(),
+        })
+    }
+
+    pub(crate) fn marker(&self) -> &Arc<CodegenMarker> {
+        &self.marker
+    }
+
+    pub(crate) fn space(&self) -> &Space {
+        &self.space
+    }
+
+    pub(crate) fn layout(&self) -> KernelLayout {
+        self.space.layout()
+    }
+
+    /// Types of inputs and outputs.
+    pub(crate) fn types(&self) -> (&[TensorSpec], &[TensorSpec]) {
+        (&self.inputs, &self.outputs)
+    }
+
+    /// The number of elements, when the region is one flat loop.
+    pub(crate) fn flat(&self) -> Option<usize> {
+        match self.space {
+            Space::Flat { n, .. } => Some(n),
+            Space::Strided { .. } => None,
+        }
+    }
+
+    /// # Safety
+    /// `inputs` have the region's types, element for element; `outputs` are fresh, contiguous, of the promised types.
+    #[inline]
+    pub(crate) unsafe fn run_unchecked(&self, inputs: &[&Tensor], outputs: &[Tensor]) -> Result<()> {
+        let kernel = &self.kernel;
+        match &self.space {
+            Space::Flat { n, scalars } => {
+                let reads = inputs.iter().map(|t| t.data_ptr().cast_const()).collect();
+                let work = Flat { reads, writes: outputs.iter().map(Tensor::data_ptr).collect() };
+                // SAFETY: the caller's promise; the tensors outlive the call.
+                let run = || unsafe { work.run(kernel, *n, *scalars) };
+                Ok(if *n < LONG { run() } else { host::without_lock(run) }?)
+            }
+            Space::Strided { sizes, inputs: strides, output } => {
+                let reads = inputs.iter().zip(strides).map(|(t, s)| Strided { ptr: t.data_ptr(), strides: s }).collect();
+                let writes = outputs.iter().map(|t| Strided { ptr: t.data_ptr(), strides: output }).collect();
+                let work = Nested { reads, writes };
+                // SAFETY: the caller's promise; strides and tensors outlive the call.
+                let run = || unsafe { work.run(kernel, sizes) };
+                Ok(if sizes.iter().product::<usize>() < LONG { run() } else { host::without_lock(run) }?)
+            }
+        }
+    }
+}
+
+type Ran = std::result::Result<(), tp_expr::ExprError>;
+
+/// Operands of one flat loop.
+struct Flat {
+    reads: SmallVec<[*const u8; 8]>,
+    writes: SmallVec<[*mut u8; 2]>,
+}
+
+/// Operands of nested loops.
+struct Nested<'a> {
+    reads: SmallVec<[Strided<'a>; 8]>,
+    writes: SmallVec<[Strided<'a>; 2]>,
+}
+
+// SAFETY: the host may run the work under another of its locks, but on this stack frame and before it goes on; the
+// pointers are used by that one call, while the tensors behind them live.
+unsafe impl Send for Flat {}
+// SAFETY: as above.
+unsafe impl Sync for Flat {}
+// SAFETY: as above.
+unsafe impl Send for Nested<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Nested<'_> {}
+
+impl Flat {
+    /// # Safety
+    /// As `TileKernel::run_flat`.
+    #[inline]
+    unsafe fn run(&self, kernel: &TileKernel, n: usize, scalars: u64) -> Ran {
+        // SAFETY: the caller's promise.
+        unsafe { kernel.run_flat(n, &self.reads, scalars, &self.writes) }
+    }
+}
+
+impl Nested<'_> {
+    /// # Safety
+    /// As `TileKernel::run`.
+    unsafe fn run(&self, kernel: &TileKernel, sizes: &[usize]) -> Ran {
+        // SAFETY: the caller's promise.
+        unsafe { kernel.run(sizes, &self.reads, &self.writes) }
+    }
+}
+
+impl Executor for NativeKernel {
+    fn run(&self, inputs: &[&Tensor], outputs: &[Tensor]) -> Result<Arc<CodegenMarker>> {
+        check_operands(inputs, &self.inputs, outputs, &self.outputs)?;
+        // SAFETY: just checked.
+        unsafe { self.run_unchecked(inputs, outputs)? };
+        Ok(self.marker.clone())
+    }
+}
+
+/// An error unless the operands are those of the region.
+pub(crate) fn check_operands(inputs: &[&Tensor], want: &[TensorSpec], outputs: &[Tensor], promised: &[TensorSpec]) -> Result<()> {
+    let fits = |t: &Tensor, s: &TensorSpec| fits(t, s) && !t.is_fake();
+    let ok = inputs.len() == want.len()
+        && outputs.len() == promised.len()
+        && inputs.iter().zip(want).all(|(t, s)| fits(t, s))
+        && outputs.iter().zip(promised).all(|(t, s)| fits(t, s));
+    if ok { Ok(()) } else { Err(Error::internal("TP9101", "a region was run with operands of other types than its own")) }
+}
+
+/// Dtype, device, sizes, and the strides that can be told apart.
+#[inline]
+pub(crate) fn fits(t: &Tensor, spec: &TensorSpec) -> bool {
+    t.dtype() == spec.dtype
+        && t.device() == spec.device
+        && *t.sizes() == *spec.sizes
+        && (*t.strides() == *spec.strides || same_places(t.sizes(), t.strides(), &spec.strides))
+}
+
+/// Strides that reach the same elements: those of dimensions of size one do not matter, nor any of an empty tensor.
+fn same_places(sizes: &[i64], a: &[i64], b: &[i64]) -> bool {
+    if layout::is_contiguous(sizes, a) && layout::is_contiguous(sizes, b) {
+        return true;
+    }
+    sizes.contains(&0) || sizes.iter().zip(a).zip(b).all(|((n, x), y)| *n == 1 || x == y)
+}
+
+/// `mul+add`: the ops of a region without namespace and overload, shortened.
+pub(crate) fn kernel_name(ops: &[String]) -> String {
+    const SHOWN: usize = 6;
+    let short = |op: &String| {
+        let local = op.rsplit("::").next().unwrap_or(op);
+        local.split('.').next().unwrap_or(local).to_string()
+    };
+    let mut name = ops.iter().take(SHOWN).map(short).collect::<Vec<_>>().join("+");
+    if ops.len() > SHOWN {
+        name.push_str(&format!("+{} more", ops.len() - SHOWN));
+    }
+    name
+}

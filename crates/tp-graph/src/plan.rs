@@ -1,0 +1,124 @@
+//! A plan: the steps of a graph over numbered slots, with every literal made, every region's executor chosen, and
+//! the last use of every value known. Made once per graph; `run` walks it.
+
+use crate::backend::{Executor, HostExecutor, Pending};
+use crate::native::NativeKernel;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use tp_dispatch::host::Location;
+use tp_dispatch::{CodegenMarker, FallbackReason, OpHandle, Value};
+use tp_tensor::TensorSpec;
+
+/// Where a tensor is found while a plan runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Src {
+    Input(u32),
+    Slot(u32),
+}
+
+/// What fills an argument of a call.
+pub(crate) enum ArgSrc {
+    Tensor(Src),
+    Tensors(Box<[Src]>),
+    Optional(Box<[Option<Src>]>),
+    Literal(Value),
+}
+
+/// What becomes of an output of a call.
+pub(crate) struct OutSlot {
+    pub slot: u32,
+    /// What the fake rule said it would be.
+    pub promise: TensorSpec,
+}
+
+pub(crate) enum Work {
+    Call(CallStep),
+    Fused(FusedStep),
+}
+
+/// One op, called through the dispatcher below Autograd.
+pub(crate) struct CallStep {
+    pub op: OpHandle,
+    pub args: Box<[ArgSrc]>,
+    /// One per declared return; a list has one slot per element.
+    pub outputs: Box<[CallOutput]>,
+    pub stamp: CallStamp,
+    pub location: Option<Location>,
+}
+
+/// How the marker of a call is known.
+pub(crate) enum CallStamp {
+    /// The op has one kernel, in native code.
+    Only(Arc<CodegenMarker>),
+    /// Found out at each run: kernels come and go, and some launch other code.
+    Watch,
+}
+
+pub(crate) enum CallOutput {
+    Tensor(OutSlot),
+    List(Box<[OutSlot]>),
+    /// No tensor: its value was known at capture.
+    Known,
+}
+
+/// One pointwise region.
+pub(crate) struct FusedStep {
+    pub inputs: Box<[Src]>,
+    pub outputs: Box<[OutSlot]>,
+    pub with: Exec,
+}
+
+pub(crate) enum Exec {
+    Native(NativeKernel),
+    Object(Arc<dyn Executor>),
+    Host(Arc<dyn HostExecutor>),
+    /// Native until the artifact is there.
+    Pending { backend: Arc<str>, made: Arc<Pending>, native: NativeKernel },
+}
+
+pub(crate) struct Step {
+    pub region: u32,
+    pub work: Work,
+    /// Slots whose last use this is.
+    pub free: SmallVec<[u32; 4]>,
+}
+
+/// One region of the report.
+pub(crate) struct PlanRegion {
+    pub ops: Arc<[String]>,
+    /// Name of the executor chosen.
+    pub executor: Arc<str>,
+    pub reason: Option<FallbackReason>,
+    /// A view: nothing to compute, so nothing to fall back from.
+    pub view: bool,
+}
+
+/// An output of the graph.
+pub(crate) enum OutSrc {
+    Tensor(Src),
+    Value(Value),
+}
+
+pub struct Plan {
+    pub(crate) slots: usize,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) outputs: Vec<OutSrc>,
+    pub(crate) regions: Vec<PlanRegion>,
+    /// Some step goes through the dispatcher.
+    pub(crate) calls: bool,
+    /// The whole plan is one flat native region.
+    pub(crate) fast: Option<Fast>,
+}
+
+/// One flat native region with one output, which is all the graph returns.
+pub(crate) struct Fast {
+    pub inputs: SmallVec<[u32; 4]>,
+    pub spec: TensorSpec,
+}
+
+impl Plan {
+    /// Reasons of regions that do not run where they were asked to, one per region.
+    pub fn fallbacks(&self) -> impl Iterator<Item = &FallbackReason> {
+        self.regions.iter().filter(|r| !r.view).filter_map(|r| r.reason.as_ref())
+    }
+}

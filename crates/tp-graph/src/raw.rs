@@ -1,0 +1,181 @@
+//! Compiled code at an address, called without the host: the packed calling convention of TVM-FFI, which is one
+//! array of 16-byte cells. All unsafe facts about foreign code are stated here.
+//!
+//! Flat kernels get (inputs.., outputs.., lo, hi) over the elements; strided kernels get (inputs.., outputs.., lo, hi
+//! over the outermost loop, the sizes of the other loops, then for each input its stride per loop, in elements).
+//! Pointers are to element 0 of each operand. Nothing is called for zero elements. Outputs are fresh memory, so they
+//! overlap no input.
+
+use crate::backend::{Executor, Region};
+use crate::native::{LONG, NativeKernel, check_operands};
+use crate::region::{KernelLayout, Space};
+use smallvec::SmallVec;
+use std::any::Any;
+use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use tp_dispatch::{CodegenMarker, Error, FallbackReason, Result, host};
+use tp_expr::pool;
+use tp_tensor::{Tensor, TensorSpec};
+
+/// One packed argument.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Cell {
+    type_index: i32,
+    pad: u32,
+    value: u64,
+}
+
+const NONE: i32 = 0;
+const INT: i32 = 1;
+const POINTER: i32 = 4;
+
+impl Cell {
+    fn int(v: i64) -> Cell {
+        Cell { type_index: INT, pad: 0, value: v as u64 }
+    }
+
+    fn pointer(p: *mut u8) -> Cell {
+        Cell { type_index: POINTER, pad: 0, value: p as u64 }
+    }
+}
+
+type PackedFn = unsafe extern "C" fn(*mut c_void, *const Cell, i32, *mut Cell) -> i32;
+
+/// A kernel of one program and one loop pattern, for all sizes.
+pub struct RawKernel {
+    function: PackedFn,
+    handle: usize,
+    layout: KernelLayout,
+    marker: Arc<CodegenMarker>,
+    /// Keeps the code loaded.
+    _owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl RawKernel {
+    /// # Safety
+    /// `address` is a function of the convention above for exactly the region's program and `layout`, callable from any
+    /// thread with `handle` while `owner` lives.
+    pub unsafe fn new(
+        address: usize,
+        handle: usize,
+        layout: KernelLayout,
+        marker: Arc<CodegenMarker>,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> RawKernel {
+        // SAFETY: the caller's promise.
+        let function = unsafe { std::mem::transmute::<usize, PackedFn>(address) };
+        RawKernel { function, handle, layout, marker, _owner: owner }
+    }
+
+    pub fn marker(&self) -> &Arc<CodegenMarker> {
+        &self.marker
+    }
+}
+
+/// A raw kernel bound to the sizes of one region.
+pub(crate) struct RawExecutor {
+    kernel: Arc<RawKernel>,
+    space: Space,
+    inputs: Vec<TensorSpec>,
+    outputs: Vec<TensorSpec>,
+}
+
+impl RawExecutor {
+    pub fn new(region: &Region, kernel: Arc<RawKernel>) -> std::result::Result<RawExecutor, FallbackReason> {
+        RawExecutor::checked(kernel, region.layout, &region.space, (&region.inputs, &region.outputs))
+    }
+
+    fn checked(
+        kernel: Arc<RawKernel>,
+        layout: KernelLayout,
+        space: &Space,
+        (inputs, outputs): (&[TensorSpec], &[TensorSpec]),
+    ) -> std::result::Result<RawExecutor, FallbackReason> {
+        if kernel.layout != layout {
+            let (got, wanted) = (format!("{:?}", kernel.layout), format!("{layout:?}"));
+            return Err(FallbackReason::Layout { value: "the region".into(), got, wanted });
+        }
+        Ok(RawExecutor { kernel, space: space.clone(), inputs: inputs.into(), outputs: outputs.into() })
+    }
+
+    /// The same for a kernel that came later than the native one of its region.
+    pub fn bind(native: &NativeKernel, kernel: &Arc<RawKernel>) -> std::result::Result<RawExecutor, FallbackReason> {
+        RawExecutor::checked(kernel.clone(), native.layout(), native.space(), native.types())
+    }
+
+    /// The outermost extent, the elements per step of it, and the arguments behind the range.
+    fn loops(&self) -> (usize, usize, SmallVec<[Cell; 16]>) {
+        match &self.space {
+            Space::Flat { n, .. } => (*n, 1, SmallVec::new()),
+            Space::Strided { sizes, inputs, .. } => {
+                let inner = sizes.iter().skip(1);
+                let mut tail: SmallVec<[Cell; 16]> = inner.clone().map(|s| Cell::int(*s as i64)).collect();
+                tail.extend(inputs.iter().flatten().map(|s| Cell::int(*s as i64)));
+                (sizes.first().copied().unwrap_or(1), inner.product(), tail)
+            }
+        }
+    }
+}
+
+/// The arguments of one call; chunks copy them and set their range.
+struct Frame<'a> {
+    kernel: &'a RawKernel,
+    cells: SmallVec<[Cell; 24]>,
+    /// Index of `lo`; `hi` follows.
+    range: usize,
+}
+
+impl Frame<'_> {
+    fn run(&self, range: Range<usize>) -> i32 {
+        let mut cells = self.cells.clone();
+        cells[self.range] = Cell::int(range.start as i64);
+        cells[self.range + 1] = Cell::int(range.end as i64);
+        let mut ret = Cell { type_index: NONE, pad: 0, value: 0 };
+        // SAFETY: see `RawKernel::new`; the cells point to live operands of the region's types.
+        unsafe { (self.kernel.function)(self.kernel.handle as *mut c_void, cells.as_ptr(), cells.len() as i32, &mut ret) }
+    }
+}
+
+impl Executor for RawExecutor {
+    fn run(&self, inputs: &[&Tensor], outputs: &[Tensor]) -> Result<Arc<CodegenMarker>> {
+        check_operands(inputs, &self.inputs, outputs, &self.outputs)?;
+        let (outer, inner, tail) = self.loops();
+        let total = outer * inner;
+        if total > 0 {
+            let mut cells: SmallVec<[Cell; 24]> = inputs.iter().map(|t| Cell::pointer(t.data_ptr())).collect();
+            cells.extend(outputs.iter().map(|t| Cell::pointer(t.data_ptr())));
+            let range = cells.len();
+            cells.extend([Cell::int(0), Cell::int(0)]);
+            cells.extend(tail);
+            let frame = Frame { kernel: &self.kernel, cells, range };
+            let code = if total < LONG { frame.run(0..outer) } else { run_long(&frame, outer, (LONG / inner).max(1)) };
+            if code != 0 {
+                return Err(failed(&self.kernel, code));
+            }
+        }
+        Ok(self.kernel.marker.clone())
+    }
+}
+
+/// Splits the range over the pool, with the host's lock released. The first failure is kept.
+fn run_long(frame: &Frame<'_>, outer: usize, grain: usize) -> i32 {
+    let code = AtomicI32::new(0);
+    host::without_lock(|| {
+        pool::parallel_for(outer, grain, |range| {
+            let got = frame.run(range);
+            if got != 0 {
+                let _ = code.compare_exchange(0, got, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        });
+    });
+    code.into_inner()
+}
+
+#[cold]
+fn failed(kernel: &RawKernel, code: i32) -> Error {
+    Error::internal("TP9102", format!("the compiled kernel {} failed with code {code}", kernel.marker))
+        .note("please report this program; backend=\"native\" runs it meanwhile")
+}

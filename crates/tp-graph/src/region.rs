@@ -1,0 +1,128 @@
+//! From the nodes of a part to a region: one scalar program, the values it reads and writes, and the loops it runs
+//! over.
+
+use crate::backend::Region;
+use crate::entity::{Entity, NodeId, ValueId};
+use crate::ir::Graph;
+use crate::pointwise;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use tp_dispatch::FallbackReason;
+use tp_expr::ProgramBuilder;
+use tp_tensor::dim::Dims;
+use tp_tensor::iter::LoopNest;
+use tp_tensor::{TensorSpec, layout};
+
+/// The pattern of loops a kernel is made for. Kernels of one program and one pattern serve all sizes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum KernelLayout {
+    /// One loop over all elements. Bit `k` of `scalars`: input `k` is one element.
+    Flat { scalars: u64 },
+    /// That many loops, after merging; each input has one stride per loop.
+    Strided { dims: usize },
+}
+
+/// The loops of one region at known sizes.
+#[derive(Clone, Debug)]
+pub(crate) enum Space {
+    Flat { n: usize, scalars: u64 },
+    /// Merged sizes, and the strides of each input. Outputs are contiguous over the sizes.
+    Strided { sizes: Vec<usize>, inputs: Vec<Vec<isize>>, output: Vec<isize> },
+}
+
+impl Space {
+    pub fn layout(&self) -> KernelLayout {
+        match self {
+            Space::Flat { scalars, .. } => KernelLayout::Flat { scalars: *scalars },
+            Space::Strided { sizes, .. } => KernelLayout::Strided { dims: sizes.len() },
+        }
+    }
+}
+
+/// The region of pointwise `nodes`, in order.
+pub(crate) fn build(graph: &Graph, uses: &Uses, nodes: &[NodeId]) -> Result<Region, FallbackReason> {
+    let mut builder = ProgramBuilder::new();
+    let mut known: HashMap<ValueId, u32> = HashMap::new();
+    let mut reads: Vec<ValueId> = Vec::new();
+    let mut results: Vec<(ValueId, u32)> = Vec::new();
+    for &id in nodes {
+        let node = &graph.nodes[id];
+        let name = node.target.name();
+        let refuse = |why: String| FallbackReason::UnsupportedOp { op: name.clone(), why };
+        let expr = pointwise::expression(graph, node).map_err(|why| refuse(why.to_string()))?;
+        let value = expr.apply(&mut builder, |builder, v, spec| {
+            *known.entry(v).or_insert_with(|| {
+                reads.push(v);
+                builder.input(spec.dtype)
+            })
+        });
+        let value = value.map_err(|e| refuse(e.to_string()))?;
+        known.insert(expr.result, value);
+        results.push((expr.result, value));
+    }
+    let writes: Vec<(ValueId, u32)> = results.into_iter().filter(|(v, _)| uses.leaves(nodes, *v)).collect();
+    let outputs: Vec<u32> = writes.iter().map(|(_, k)| *k).collect();
+    let failed = |e: tp_expr::ExprError| FallbackReason::LoweringFailed { stage: "program".into(), message: e.to_string() };
+    let program = builder.finish(&outputs).map_err(failed)?;
+    let writes: Vec<ValueId> = writes.into_iter().map(|(v, _)| v).collect();
+    let spec = |v: &ValueId| graph.spec(*v).cloned();
+    let inputs: Vec<TensorSpec> = reads.iter().filter_map(spec).collect();
+    let outputs: Vec<TensorSpec> = writes.iter().filter_map(spec).collect();
+    let Some(first) = outputs.first() else {
+        return Err(FallbackReason::LoweringFailed { stage: "program".into(), message: "no result is used".into() });
+    };
+    let space = space(&first.sizes, &inputs);
+    let layout = space.layout();
+    let ops = nodes.iter().map(|n| graph.nodes[*n].target.name()).collect();
+    Ok(Region { ops, program, layout, device: first.device, inputs, outputs, reads, writes, space })
+}
+
+/// Who reads each value of a graph.
+pub(crate) struct Uses {
+    readers: Vec<SmallVec<[NodeId; 2]>>,
+    returned: Vec<bool>,
+}
+
+impl Uses {
+    pub fn of(graph: &Graph) -> Uses {
+        let n = graph.values.len();
+        let mut uses = Uses { readers: vec![SmallVec::new(); n], returned: vec![false; n] };
+        for (id, node) in graph.nodes.iter() {
+            node.for_each_use(|v| uses.readers[v.index()].push(id));
+        }
+        graph.for_each_output_value(|v| uses.returned[v.index()] = true);
+        uses
+    }
+
+    /// Whether a value is read outside of `nodes`, which are in order.
+    fn leaves(&self, nodes: &[NodeId], value: ValueId) -> bool {
+        self.returned[value.index()] || self.readers[value.index()].iter().any(|n| nodes.binary_search(n).is_err())
+    }
+}
+
+fn space(shape: &[i64], inputs: &[TensorSpec]) -> Space {
+    let n: i64 = shape.iter().product();
+    let mut scalars = 0u64;
+    let mut flat = true;
+    for (k, input) in inputs.iter().enumerate() {
+        let one = input.sizes.iter().product::<i64>() == 1;
+        if one && n != 1 {
+            scalars |= 1 << k;
+        } else {
+            flat &= one || (*input.sizes == *shape && layout::is_contiguous(&input.sizes, &input.strides));
+        }
+    }
+    if flat {
+        return Space::Flat { n: n as usize, scalars };
+    }
+    let own: Dims = layout::contiguous_strides(shape);
+    let mut operands: Vec<(&[i64], &[i64])> = vec![(shape, &own)];
+    operands.extend(inputs.iter().map(|i| (&*i.sizes, &*i.strides)));
+    let nest = LoopNest::new(shape, &operands);
+    let strides = |k: usize| nest.strides[k].iter().map(|s| *s as isize).collect();
+    Space::Strided {
+        sizes: nest.sizes.iter().map(|s| *s as usize).collect(),
+        inputs: (1..operands.len()).map(strides).collect(),
+        output: strides(0),
+    }
+}

@@ -1,0 +1,345 @@
+//! Running a plan: steps in order, tensors in slots, memory given back at the last use. Nothing here enters the host
+//! unless a kernel does. Every output of a call is held to what its fake rule promised, for the steps behind it rely
+//! on that.
+
+use crate::backend::{HostExecutor, Lowered, NATIVE, Pending};
+use crate::guard::tuple;
+use crate::native::{NativeKernel, fits};
+use crate::plan::{ArgSrc, CallOutput, CallStamp, CallStep, Exec, Fast, FusedStep, OutSlot, OutSrc, Plan, Src, Work};
+use crate::raw::RawExecutor;
+use crate::stamp::{Stamps, watched};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::time::Instant;
+use tp_dispatch::kernel::HostArgs;
+use tp_dispatch::state::{self, KeyGuard};
+use tp_dispatch::{
+    Arg, CallEvent, CodegenMarker, DispatchKey, Error, FallbackReason, KeySet, Result, Rets, Value, dispatcher, host,
+};
+use tp_tensor::{DType, Device, Tensor, TensorSpec};
+
+type Slots = SmallVec<[Option<Tensor>; 16]>;
+
+/// The host may deliver an interrupt once in this many steps.
+const POLL_EVERY: usize = 256;
+
+impl Plan {
+    /// Runs on `inputs`, which fit the graph's inputs. Stamps of an earlier run are overwritten.
+    ///
+    /// # Safety
+    /// Dtype, device, sizes and strides of every input are those the graph was planned for.
+    pub(crate) unsafe fn run(&self, inputs: &[&Tensor], stamps: &mut Stamps) -> Result<Rets> {
+        if let Some(fast) = &self.fast
+            && !state::is_tracing()
+        {
+            // SAFETY: the caller's promise.
+            return unsafe { self.run_fast(fast, inputs, stamps) };
+        }
+        let keys = self.calls.then(below_autograd);
+        stamps.clear();
+        let mut slots: Slots = SmallVec::from_elem(None, self.slots);
+        for (i, step) in self.steps.iter().enumerate() {
+            if i % POLL_EVERY == POLL_EVERY - 1 {
+                host::poll()?;
+            }
+            let mut frame = Frame { inputs, slots: &mut slots, stamps, region: step.region };
+            match &step.work {
+                Work::Call(call) => frame.call(call)?,
+                // SAFETY: inputs fit, and slots were checked when they were filled.
+                Work::Fused(fused) => unsafe { frame.fused(fused, self)? },
+            }
+            for &slot in &step.free {
+                slots[slot as usize] = None;
+            }
+        }
+        drop(keys);
+        let output = |out: &OutSrc| match out {
+            OutSrc::Value(value) => Ok(value.clone()),
+            OutSrc::Tensor(src) => tensor(inputs, &slots, *src).map(|t| Value::Tensor(t.clone())),
+        };
+        self.outputs.iter().map(output).collect()
+    }
+
+    /// # Safety
+    /// As `run`.
+    #[inline]
+    unsafe fn run_fast(&self, fast: &Fast, inputs: &[&Tensor], stamps: &mut Stamps) -> Result<Rets> {
+        let [step] = self.steps.as_slice() else { return Err(broken()) };
+        let Work::Fused(FusedStep { with: Exec::Native(kernel), .. }) = &step.work else { return Err(broken()) };
+        let mut reads: SmallVec<[&Tensor; 4]> = SmallVec::new();
+        for &i in &fast.inputs {
+            reads.push(inputs.get(i as usize).copied().ok_or_else(broken)?);
+        }
+        let out = Tensor::empty(&fast.spec.sizes, fast.spec.dtype, fast.spec.device)?;
+        // SAFETY: the caller's promise; the output is fresh.
+        unsafe { kernel.run_unchecked(&reads, std::slice::from_ref(&out))? };
+        stamps.set(0, kernel.marker());
+        let mut rets = Rets::new();
+        rets.push(Value::Tensor(out));
+        Ok(rets)
+    }
+}
+
+/// Calls of a plan pass Autograd and Capture by: the entry as a whole is on the tape.
+fn below_autograd() -> KeyGuard {
+    KeyGuard::new(KeySet::EMPTY, DispatchKey::Autograd.set() | DispatchKey::Capture.set())
+}
+
+#[cold]
+fn broken() -> Error {
+    Error::internal("TP9103", "a plan names a tensor that is not there")
+}
+
+fn tensor<'a>(inputs: &[&'a Tensor], slots: &'a Slots, src: Src) -> Result<&'a Tensor> {
+    match src {
+        Src::Input(i) => inputs.get(i as usize).copied().ok_or_else(broken),
+        Src::Slot(i) => slots.get(i as usize).and_then(Option::as_ref).ok_or_else(broken),
+    }
+}
+
+/// One step at work.
+struct Frame<'a> {
+    inputs: &'a [&'a Tensor],
+    slots: &'a mut Slots,
+    stamps: &'a mut Stamps,
+    region: u32,
+}
+
+impl Frame<'_> {
+    fn call(&mut self, step: &CallStep) -> Result<()> {
+        let mut rets = Rets::new();
+        let called = self.dispatch(step, &mut rets);
+        let stored = called.and_then(|()| self.store_all(step, rets));
+        stored.map_err(|e| match &step.location {
+            Some(at) => e.note(format!("called at {at}, in a compiled function")),
+            None => e,
+        })
+    }
+
+    fn dispatch(&mut self, step: &CallStep, rets: &mut Rets) -> Result<()> {
+        let lists = self.lists(step)?;
+        let mut next = lists.iter();
+        let mut args: SmallVec<[Arg<'_>; 8]> = SmallVec::new();
+        for arg in &step.args {
+            args.push(match arg {
+                ArgSrc::Tensor(src) => Arg::Tensor(tensor(self.inputs, self.slots, *src)?),
+                ArgSrc::Literal(value) => value.as_arg(),
+                ArgSrc::Tensors(_) | ArgSrc::Optional(_) => next.next().ok_or_else(broken)?.as_arg(),
+            });
+        }
+        let stamp = match &step.stamp {
+            CallStamp::Only(marker) => {
+                dispatcher::call(step.op, &args, HostArgs::NONE, rets)?;
+                Some(marker.clone())
+            }
+            CallStamp::Watch => {
+                let device = args.iter().find_map(Arg::tensor).map_or(Device::CPU, Tensor::device);
+                watched(step.op, device, || dispatcher::call(step.op, &args, HostArgs::NONE, rets))?
+            }
+        };
+        if let Some(marker) = stamp {
+            self.stamps.set(self.region, &marker);
+        }
+        Ok(())
+    }
+
+    /// Lists of tensors, made for this call.
+    fn lists(&self, step: &CallStep) -> Result<SmallVec<[Value; 1]>> {
+        let get = |src: &Src| tensor(self.inputs, self.slots, *src).cloned();
+        let mut out = SmallVec::new();
+        for arg in &step.args {
+            match arg {
+                ArgSrc::Tensors(srcs) => out.push(Value::Tensors(srcs.iter().map(get).collect::<Result<_>>()?)),
+                ArgSrc::Optional(srcs) => {
+                    let item = |s: &Option<Src>| s.as_ref().map(get).transpose();
+                    out.push(Value::OptTensors(srcs.iter().map(item).collect::<Result<_>>()?));
+                }
+                ArgSrc::Tensor(_) | ArgSrc::Literal(_) => {}
+            }
+        }
+        Ok(out)
+    }
+
+    fn store_all(&mut self, step: &CallStep, rets: Rets) -> Result<()> {
+        let name = step.op.name();
+        if rets.len() != step.outputs.len() {
+            return Err(broken().with_op(name));
+        }
+        for (i, (value, output)) in rets.into_iter().zip(&step.outputs).enumerate() {
+            match (value, output) {
+                (_, CallOutput::Known) => {}
+                (Value::Tensor(t), CallOutput::Tensor(out)) => self.store(name, i, t, out)?,
+                (Value::Tensors(ts), CallOutput::List(outs)) if ts.len() == outs.len() => {
+                    for (t, out) in ts.into_iter().zip(outs) {
+                        self.store(name, i, t, out)?;
+                    }
+                }
+                (value, output) => return Err(wrong_form(name, i, &value, output)),
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn store(&mut self, op: &str, i: usize, t: Tensor, out: &OutSlot) -> Result<()> {
+        if !fits(&t, &out.promise) || t.is_fake() {
+            return Err(broken_promise(op, i, &t, &out.promise));
+        }
+        self.slots[out.slot as usize] = Some(t);
+        Ok(())
+    }
+
+    /// # Safety
+    /// All inputs of the step have the types its region was built for.
+    unsafe fn fused(&mut self, step: &FusedStep, plan: &Plan) -> Result<()> {
+        let start = Instant::now();
+        let inputs: SmallVec<[&Tensor; 8]> =
+            step.inputs.iter().map(|s| tensor(self.inputs, self.slots, *s)).collect::<Result<_>>()?;
+        let (outputs, marker, reason) = match &step.with {
+            // SAFETY: the caller's promise.
+            Exec::Native(kernel) => (unsafe { native(kernel, &inputs, step)? }, kernel.marker().clone(), None),
+            Exec::Object(executor) => {
+                let outputs = fresh(step)?;
+                let marker = executor.run(&inputs, &outputs)?;
+                (outputs, marker, None)
+            }
+            Exec::Host(executor) => {
+                let (outputs, marker) = from_host(&**executor, &inputs, step)?;
+                (outputs, marker, None)
+            }
+            // SAFETY: the caller's promise.
+            Exec::Pending { backend, made, native } => unsafe { pending(backend, made, native, &inputs, step)? },
+        };
+        if state::is_tracing() {
+            self.record(&inputs, plan, &marker, start);
+        }
+        drop(inputs);
+        self.stamps.set(self.region, &marker);
+        if let Some(reason) = reason {
+            self.stamps.set_reason(self.region, reason);
+        }
+        for (t, out) in outputs.into_iter().zip(&step.outputs) {
+            self.slots[out.slot as usize] = Some(t);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn record(&self, inputs: &[&Tensor], plan: &Plan, marker: &Arc<CodegenMarker>, start: Instant) {
+        let ops = plan.regions.get(self.region as usize).map_or_else(String::new, |r| r.ops.join(" "));
+        let dtypes: Vec<DType> = inputs.iter().map(|t| t.dtype()).collect();
+        state::record(&CallEvent {
+            op: ops.into(),
+            key: if marker.device.is_cuda() { DispatchKey::Cuda } else { DispatchKey::Cpu },
+            phase: state::phase(),
+            marker: (**marker).clone(),
+            rejected: Vec::new(),
+            shapes: inputs.iter().map(|t| t.sizes().to_vec()).collect(),
+            dtypes,
+            host_seconds: start.elapsed().as_secs_f64(),
+            device_seconds: None,
+        });
+    }
+}
+
+fn fresh(step: &FusedStep) -> Result<SmallVec<[Tensor; 2]>> {
+    let empty = |o: &OutSlot| Tensor::empty(&o.promise.sizes, o.promise.dtype, o.promise.device);
+    Ok(step.outputs.iter().map(empty).collect::<std::result::Result<_, _>>()?)
+}
+
+/// # Safety
+/// As `NativeKernel::run_unchecked`.
+unsafe fn native(kernel: &NativeKernel, inputs: &[&Tensor], step: &FusedStep) -> Result<SmallVec<[Tensor; 2]>> {
+    let outputs = fresh(step)?;
+    // SAFETY: the caller's promise; outputs are fresh.
+    unsafe { kernel.run_unchecked(inputs, &outputs)? };
+    Ok(outputs)
+}
+
+type Ran = (SmallVec<[Tensor; 2]>, Arc<CodegenMarker>, Option<FallbackReason>);
+
+/// The artifact if it is there, else native code with the reason.
+///
+/// # Safety
+/// As `NativeKernel::run_unchecked`.
+unsafe fn pending(backend: &str, made: &Pending, kernel: &NativeKernel, inputs: &[&Tensor], step: &FusedStep) -> Result<Ran> {
+    let reason = match made.get() {
+        Some(Ok(Lowered::Region(executor))) => {
+            let outputs = fresh(step)?;
+            let marker = executor.run(inputs, &outputs)?;
+            return Ok((outputs, marker, None));
+        }
+        Some(Ok(Lowered::Raw(raw))) => match RawExecutor::bind(kernel, raw) {
+            Ok(executor) => {
+                let outputs = fresh(step)?;
+                let marker = crate::backend::Executor::run(&executor, inputs, &outputs)?;
+                return Ok((outputs, marker, None));
+            }
+            Err(reason) => reason,
+        },
+        Some(Ok(Lowered::Host(executor))) => {
+            let (outputs, marker) = from_host(&**executor, inputs, step)?;
+            return Ok((outputs, marker, None));
+        }
+        Some(Err(reason)) => reason.clone(),
+        Some(Ok(Lowered::Pending(_))) | None => FallbackReason::Compiling { backend: backend.to_string() },
+    };
+    // SAFETY: the caller's promise.
+    let outputs = unsafe { native(kernel, inputs, step)? };
+    Ok((outputs, kernel.marker().clone(), Some(reason)))
+}
+
+fn from_host(executor: &dyn HostExecutor, inputs: &[&Tensor], step: &FusedStep) -> Result<(SmallVec<[Tensor; 2]>, Arc<CodegenMarker>)> {
+    let (outputs, marker) = executor.run(inputs)?;
+    if outputs.len() != step.outputs.len() {
+        let (got, want) = (outputs.len(), step.outputs.len());
+        let who = if &*marker.executor == NATIVE { "region" } else { &*marker.executor };
+        return Err(Error::contract("TP3206", format!("backend '{who}' returned {got} tensors for {want} outputs")));
+    }
+    for (i, (t, out)) in outputs.iter().zip(&step.outputs).enumerate() {
+        let overlaps = inputs.iter().any(|x| x.shares_storage(t));
+        if overlaps || t.is_fake() || !fits(t, &out.promise) {
+            return Err(broken_backend(&marker, i, t, &out.promise, overlaps));
+        }
+    }
+    Ok((outputs.into(), marker))
+}
+
+#[cold]
+fn broken_backend(marker: &CodegenMarker, i: usize, t: &Tensor, promise: &TensorSpec, overlaps: bool) -> Error {
+    let what = if overlaps { "shares memory with an input".to_string() } else { format!("is {}, not {promise}", TensorSpec::of(t)) };
+    Error::contract("TP3207", format!("backend '{}': output {i} of its region {what}", marker.executor))
+}
+
+#[cold]
+fn broken_promise(op: &str, i: usize, t: &Tensor, promise: &TensorSpec) -> Error {
+    let got = TensorSpec::of(t);
+    let differing = |name: &str, got: String, want: String| format!("{name} {got}, the fake rule promised {want}");
+    let what = if got.sizes != promise.sizes {
+        differing("shape", tuple(&got.sizes), tuple(&promise.sizes))
+    } else if got.dtype != promise.dtype {
+        differing("dtype", got.dtype.to_string(), promise.dtype.to_string())
+    } else if got.device != promise.device {
+        differing("device", got.device.to_string(), promise.device.to_string())
+    } else {
+        differing("strides", tuple(&got.strides), tuple(&promise.strides))
+    };
+    Error::contract("TP3205", format!("output {i} of the kernel has {what}"))
+        .with_op(op)
+        .note(format!("the kernel returned {got}, the fake rule {promise}"))
+        .note("the code behind it was compiled for what the fake rule said; mend the fake rule or the kernel")
+}
+
+#[cold]
+fn wrong_form(op: &str, i: usize, value: &Value, output: &CallOutput) -> Error {
+    let want = match output {
+        CallOutput::Tensor(_) => "a tensor".to_string(),
+        CallOutput::List(items) => format!("a list of {} tensors", items.len()),
+        CallOutput::Known => "a known value".to_string(),
+    };
+    let got = match value {
+        Value::Tensors(items) => format!("a list of {} tensors", items.len()),
+        other => other.type_name().to_string(),
+    };
+    Error::contract("TP3205", format!("output {i} of the kernel is {got}, the fake rule promised {want}")).with_op(op)
+}

@@ -1,0 +1,123 @@
+//! Stamps: which code ran a region. They are taken where the code ran, one slot per region of a plan.
+
+use crate::plan::Plan;
+use crate::report::RegionRun;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use tp_dispatch::select::{KernelEntry, Slot};
+use tp_dispatch::state::{self, Sink};
+use tp_dispatch::{CodegenMarker, DispatchKey, FallbackReason, OpHandle, Result, marker};
+use tp_tensor::{Device, DeviceKind};
+
+/// What one region left behind.
+#[derive(Clone, Default)]
+pub(crate) struct Stamp {
+    pub marker: Option<Arc<CodegenMarker>>,
+    /// Why this run did not use the executor planned.
+    pub reason: Option<FallbackReason>,
+}
+
+/// The stamps of one run, one per region.
+#[derive(Clone, Default)]
+pub(crate) struct Stamps(pub SmallVec<[Stamp; 2]>);
+
+impl Stamps {
+    pub fn new(regions: usize) -> Stamps {
+        Stamps(SmallVec::from_elem(Stamp::default(), regions))
+    }
+
+    /// Leaves no stamp of an earlier run.
+    pub fn clear(&mut self) {
+        self.0.iter_mut().for_each(|s| *s = Stamp::default());
+    }
+
+    #[inline]
+    pub fn set(&mut self, region: u32, marker: &Arc<CodegenMarker>) {
+        if let Some(stamp) = self.0.get_mut(region as usize)
+            && !stamp.marker.as_ref().is_some_and(|m| Arc::ptr_eq(m, marker))
+        {
+            stamp.marker = Some(marker.clone());
+        }
+    }
+
+    pub fn set_reason(&mut self, region: u32, reason: FallbackReason) {
+        if let Some(stamp) = self.0.get_mut(region as usize) {
+            stamp.reason = Some(reason);
+        }
+    }
+
+    /// Regions that ran, in order.
+    pub fn report(&self, plan: &Plan) -> Vec<RegionRun> {
+        let ran = plan.regions.iter().zip(&self.0).enumerate();
+        ran.filter_map(|(index, (region, stamp))| {
+            let marker = stamp.marker.clone()?;
+            let reason = stamp.reason.clone().or_else(|| region.reason.clone());
+            Some(RegionRun { index, ops: region.ops.clone(), marker, reason })
+        })
+        .collect()
+    }
+}
+
+/// What a registration says of a kernel.
+pub(crate) fn registered_marker(op: OpHandle, kernel: &KernelEntry, device: Device) -> CodegenMarker {
+    let at = &kernel.provenance;
+    CodegenMarker {
+        executor: at.executor.clone(),
+        kernel: format!("{op}/{}", at.name).into(),
+        proof: Some(format!("{}:{}", at.file, at.line).into()),
+        device,
+    }
+}
+
+/// The kernel that the dispatcher takes for `key`, where no condition decides.
+fn only_candidate(op: OpHandle, key: DispatchKey) -> Option<Arc<KernelEntry>> {
+    if !state::preferences().is_empty() {
+        return None;
+    }
+    let kernels = op.kernels();
+    let of = |slot: Slot| kernels.iter().rev().find(move |k| k.slot == slot);
+    of(Slot::Key(key)).or_else(|| of(Slot::Default)).filter(|k| !k.is_conditional()).cloned()
+}
+
+/// Runs a call and finds out which kernel ran: what it stamped itself, else what the dispatcher chose.
+pub(crate) fn watched(op: OpHandle, device: Device, call: impl FnOnce() -> Result<()>) -> Result<Option<Arc<CodegenMarker>>> {
+    let key = match device.kind {
+        DeviceKind::Cpu => DispatchKey::Cpu,
+        DeviceKind::Cuda => DispatchKey::Cuda,
+        DeviceKind::Meta => DispatchKey::Meta,
+    };
+    match only_candidate(op, key) {
+        Some(kernel) => {
+            drop(marker::take());
+            call()?;
+            let stamped = marker::take();
+            Ok(Some(Arc::new(stamped.unwrap_or_else(|| registered_marker(op, &kernel, device)))))
+        }
+        None => {
+            let listener = Listener::new();
+            call()?;
+            let events = listener.0.lock();
+            let name = op.full_name();
+            let event = events.iter().rev().find(|e| *e.op == *name);
+            Ok(event.map(|e| Arc::new(e.marker.clone())))
+        }
+    }
+}
+
+/// An event sink in force while it lives.
+struct Listener(Sink);
+
+impl Listener {
+    fn new() -> Listener {
+        let sink: Sink = Arc::new(Mutex::new(Vec::new()));
+        state::push_sink(sink.clone());
+        Listener(sink)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        state::pop_sink(&self.0);
+    }
+}

@@ -1,0 +1,192 @@
+//! New tensors: `tensor` copies, `asarray` and `from_numpy` share where they can. Sources are Python numbers and
+//! nested sequences, tensors, buffers (NumPy arrays among them) and objects with `__dlpack__` or `__array__`.
+
+use super::builtin as ops;
+use super::{DeviceArg, buffers, dlpack, nested, tensor_of, transfer, wrap};
+use crate::error::{self, IntoPyResult};
+use crate::hot::ffi::{self as x, Obj};
+use crate::hot::shell;
+use crate::types::DTypeArg;
+use nested::Nested;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use tp_dispatch::{Arg, Error, Result};
+use tp_tensor::promote::{DEFAULT_FLOAT, default_dtype};
+use tp_tensor::scalar::Element;
+use tp_tensor::{DType, Device, Scalar, Tensor, dispatch_dtype};
+
+/// A new tensor with a copy of `data`: numbers, nested lists, a NumPy array or another buffer, a tensor.
+///
+/// Python floats give float32, ints int64 and bools bool unless `dtype` says otherwise; arrays keep their dtype.
+#[pyfunction]
+#[pyo3(signature = (data, *, dtype=None, device=None, requires_grad=false))]
+pub fn tensor<'py>(
+    py: Python<'py>,
+    data: &Bound<'py, PyAny>,
+    dtype: Option<DTypeArg>,
+    device: Option<DeviceArg>,
+    requires_grad: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let dtype = dtype.map(|d| d.0);
+    let source = shared(data, dtype)?;
+    let mut t = source.tensor.detach();
+    if let Some(d) = dtype.filter(|d| *d != t.dtype()) {
+        t = ops::ASTYPE.call(&[Arg::Tensor(&t), Arg::DType(d)]).py(py)?;
+    } else if !source.fresh {
+        t = ops::CLONE.call(&[Arg::Tensor(&t)]).py(py)?;
+    }
+    if let Some(d) = device {
+        t = transfer::to_device(&t, d.0).py(py)?;
+    }
+    if requires_grad {
+        differentiable(&t).py(py)?;
+        t.set_requires_grad(true);
+    }
+    wrap(py, t)
+}
+
+fn differentiable(t: &Tensor) -> Result<()> {
+    if t.dtype().is_float() {
+        return Ok(());
+    }
+    Err(Error::autograd("TP3003", format!("only floating tensors can require a gradient, got {}", t.dtype()))
+        .note("pass dtype=tensorplay.float32"))
+}
+
+/// `obj` as a tensor, sharing its memory where it can. `copy=True` always copies, `copy=False` never does.
+#[pyfunction]
+#[pyo3(signature = (obj, /, *, dtype=None, device=None, copy=None))]
+pub fn asarray<'py>(
+    py: Python<'py>,
+    obj: &Bound<'py, PyAny>,
+    dtype: Option<DTypeArg>,
+    device: Option<DeviceArg>,
+    copy: Option<bool>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let dtype = dtype.map(|d| d.0);
+    let source = shared(obj, dtype)?;
+    let mut t = source.tensor;
+    let mut fresh = source.fresh;
+    if let Some(d) = dtype.filter(|d| *d != t.dtype()) {
+        t = ops::ASTYPE.call(&[Arg::Tensor(&t), Arg::DType(d)]).py(py)?;
+        fresh = true;
+    }
+    if let Some(d) = device.filter(|d| d.0 != t.device()) {
+        t = transfer::to_device(&t, d.0).py(py)?;
+        fresh = true;
+    }
+    match copy {
+        Some(false) if fresh => {
+            let e = Error::value("TP1121", format!("{} cannot be shared without a copy, and copy is False", obj.get_type()));
+            Err(error::to_py(py, e))
+        }
+        Some(true) if !fresh => wrap(py, ops::CLONE.call(&[Arg::Tensor(&t)]).py(py)?),
+        _ => wrap(py, t),
+    }
+}
+
+/// A tensor over the memory of a NumPy array: both see every write, and read-only stays read-only.
+#[pyfunction]
+pub fn from_numpy<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    if let Ok(t) = tensor_of(array) {
+        let e = Error::argument("TP1002", format!("argument 'array' must be a NumPy array, got {t:?}"));
+        return Err(error::to_py(py, e));
+    }
+    match buffers::borrow(array)? {
+        Some(t) => wrap(py, t),
+        None => {
+            let message = format!("argument 'array' must be a NumPy array, got {}", array.get_type());
+            Err(error::to_py(py, Error::argument("TP1002", message).note("tensorplay.asarray takes other objects")))
+        }
+    }
+}
+
+/// A tensor, and whether nobody else has its memory.
+struct Source {
+    tensor: Tensor,
+    fresh: bool,
+}
+
+/// `wanted` decides how Python numbers are stored; anything with a dtype of its own keeps it.
+fn shared(obj: &Bound<'_, PyAny>, wanted: Option<DType>) -> PyResult<Source> {
+    let py = obj.py();
+    // SAFETY: a live object.
+    unsafe {
+        if shell::is_tensor(obj.as_ptr()) {
+            return Ok(Source { tensor: tensor_of(obj)?, fresh: false });
+        }
+        if let Some(t) = foreign(obj)? {
+            return Ok(Source { tensor: t, fresh: false });
+        }
+        let numbers = nested::read(obj.as_ptr()).py(py)?;
+        let dtype = wanted.unwrap_or_else(|| numbers.category().map_or(DEFAULT_FLOAT, default_dtype));
+        Ok(Source { tensor: store(&numbers, dtype).py(py)?, fresh: true })
+    }
+}
+
+/// Objects that have memory of their own.
+fn foreign(obj: &Bound<'_, PyAny>) -> PyResult<Option<Tensor>> {
+    if is_python_data(obj) {
+        return Ok(None);
+    }
+    if let Some(t) = buffers::borrow(obj)? {
+        return Ok(Some(t));
+    }
+    if obj.hasattr("__dlpack__")? {
+        return dlpack::import::take(obj, None, None).map(Some);
+    }
+    if obj.hasattr("__array__")? {
+        return buffers::borrow(&obj.call_method0("__array__")?);
+    }
+    Ok(None)
+}
+
+fn is_python_data(obj: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: a live object.
+    unsafe {
+        let op = obj.as_ptr();
+        ffi::PyList_Check(op) != 0
+            || ffi::PyTuple_Check(op) != 0
+            || ffi::PyLong_Check(op) != 0
+            || ffi::PyFloat_Check(op) != 0
+    }
+}
+
+/// A list, array or buffer met inside of another call (a key, a value to store); None for anything else.
+///
+/// # Safety
+/// Live object, lock held.
+pub unsafe fn array_like(obj: Obj) -> Result<Option<Tensor>> {
+    Python::attach(|py| {
+        // SAFETY: a live object.
+        let obj = unsafe { Bound::from_borrowed_ptr(py, obj) };
+        // SAFETY: as above.
+        let sequence = unsafe { ffi::PySequence_Check(obj.as_ptr()) != 0 };
+        if !sequence && !obj.hasattr("__dlpack__").map_err(error::from_py)? {
+            return Ok(None);
+        }
+        shared(&obj, None).map(|s| Some(s.tensor)).map_err(error::from_py)
+    })
+}
+
+fn store(numbers: &Nested, dtype: DType) -> Result<Tensor> {
+    if let Some(info) = dtype.int_info() {
+        let fits = |s: &Scalar| !matches!(s, Scalar::Int(v) if *v < info.min || *v > info.max);
+        if let Some(bad) = numbers.values.iter().find(|s| !fits(s)) {
+            return Err(Error::value("TP1122", format!("{bad} does not fit in {dtype} ({} to {})", info.min, info.max)));
+        }
+    }
+    let t = Tensor::empty(&numbers.sizes, dtype, Device::CPU)?;
+    dispatch_dtype!(dtype, T => {
+        // SAFETY: fresh, contiguous, one element per number.
+        unsafe { write_all::<T>(t.data_ptr().cast(), &numbers.values) }
+    });
+    Ok(t)
+}
+
+unsafe fn write_all<T: Element>(to: *mut T, values: &[Scalar]) {
+    for (i, s) in values.iter().enumerate() {
+        // SAFETY: the caller's memory has room for every value.
+        unsafe { to.add(i).write(s.to::<T>()) };
+    }
+}

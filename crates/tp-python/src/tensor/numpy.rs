@@ -1,0 +1,73 @@
+//! Tensors as NumPy arrays. NumPy is imported on the first use, never at import.
+
+use super::{memory, tensor_of, wrap};
+use crate::error::{self, IntoPyResult};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tp_dispatch::Error;
+use tp_tensor::{DType, Tensor};
+
+/// The array over the tensor's memory, which it keeps alive.
+#[pyfunction]
+pub fn tensor_numpy<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let t = tensor_of(x)?;
+    share(py, &t)
+}
+
+fn share<'py>(py: Python<'py>, t: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    check(py, t)?;
+    let numpy = py.import("numpy")?;
+    if t.dtype() != DType::BF16 {
+        return numpy.call_method1("asarray", (wrap(py, t.clone())?,));
+    }
+    let Ok(ml_dtypes) = py.import("ml_dtypes") else {
+        return Err(PyTypeError::new_err(
+            "NumPy has no bfloat16: convert with .float() first, or install ml_dtypes",
+        ));
+    };
+    // The buffer protocol has no code for it: the bits travel as integers.
+    let bits = memory::alias_as(t, DType::I16).py(py)?;
+    let array = numpy.call_method1("asarray", (wrap(py, bits)?,))?;
+    array.call_method1("view", (ml_dtypes.getattr("bfloat16")?,))
+}
+
+fn check(py: Python<'_>, t: &Tensor) -> PyResult<()> {
+    if t.is_fake() {
+        return Err(Error::capture("TP4003", "the values of a tensor were read during capture")).py(py);
+    }
+    if !t.device().is_cpu() {
+        return Err(PyTypeError::new_err(format!("the tensor is on {}; move it with .cpu() first", t.device())));
+    }
+    if t.requires_grad() {
+        let e = Error::autograd("TP3005", "a tensor that requires a gradient cannot be lent to NumPy: a write would go unseen");
+        return Err(error::to_py(py, e.note("use x.detach().numpy()")));
+    }
+    Ok(())
+}
+
+/// `__array__(dtype=None, copy=None)`, by NumPy's rules: share where that is possible, copy where it is asked for.
+#[pyfunction]
+#[pyo3(signature = (x, dtype=None, copy=None))]
+pub fn tensor_array<'py>(
+    py: Python<'py>,
+    x: &Bound<'py, PyAny>,
+    dtype: Option<Bound<'py, PyAny>>,
+    copy: Option<bool>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let array = share(py, &tensor_of(x)?)?;
+    let same = match &dtype {
+        Some(d) => py.import("numpy")?.call_method1("dtype", (d,))?.eq(array.getattr("dtype")?)?,
+        None => true,
+    };
+    match (same, copy) {
+        (true, Some(true)) => array.call_method0("copy"),
+        (true, _) => Ok(array),
+        (false, Some(false)) => Err(PyValueError::new_err("another dtype needs a copy, and copy is False")),
+        (false, _) => {
+            let kwargs = PyDict::new(py);
+            kwargs.set_item("copy", true)?;
+            array.call_method("astype", (dtype,), Some(&kwargs))
+        }
+    }
+}

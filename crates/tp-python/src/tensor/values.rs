@@ -1,0 +1,72 @@
+//! Elements as Python objects: `tolist` and `format`; and the seed of the random ops.
+
+use super::{builtin as ops, tensor_of, transfer};
+use crate::error::IntoPyResult;
+use crate::hot::convert;
+use crate::types;
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use tp_dispatch::{Arg, Error, Result};
+use tp_tensor::{Device, Scalar, Tensor, dispatch_dtype};
+
+/// All elements in row-major order, wherever they are.
+pub fn elements(t: &Tensor) -> Result<Vec<Scalar>> {
+    if t.is_fake() || t.device().is_meta() {
+        // Says the same as reading one value does.
+        types::item(t)?;
+        return Err(Error::device("TP2106", "a tensor without data has no values"));
+    }
+    let local = transfer::to_device(&t.detach(), Device::CPU)?;
+    let flat = ops::CONTIGUOUS.call(&[Arg::Tensor(&local)])?;
+    let n = flat.numel() as usize;
+    Ok(dispatch_dtype!(flat.dtype(), T => {
+        // SAFETY: contiguous; elements of borrowed memory need not be aligned.
+        (0..n).map(|i| Scalar::from_element(unsafe { flat.data_ptr().cast::<T>().add(i).read_unaligned() })).collect()
+    }))
+}
+
+/// The elements as nested lists of Python numbers; a number for a 0-d tensor.
+#[pyfunction]
+pub fn tensor_tolist<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let t = tensor_of(x)?;
+    let values = elements(&t).py(py)?;
+    nested(py, t.sizes(), &values)
+}
+
+/// Depth is bounded by the rank of a tensor.
+fn nested<'py>(py: Python<'py>, sizes: &[i64], values: &[Scalar]) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: fresh objects; a list's slots are filled before anyone else sees it.
+    unsafe {
+        let Some((&n, rest)) = sizes.split_first() else {
+            return Bound::from_owned_ptr_or_err(py, convert::scalar_to_object(values[0]));
+        };
+        let list = Bound::from_owned_ptr_or_err(py, ffi::PyList_New(n as isize))?;
+        let each = rest.iter().product::<i64>() as usize;
+        for i in 0..n as usize {
+            let item = nested(py, rest, values.get(i * each..(i + 1) * each).unwrap_or(&[]))?;
+            ffi::PyList_SetItem(list.as_ptr(), i as isize, item.into_ptr());
+        }
+        Ok(list)
+    }
+}
+
+/// `format(x, spec)`: the value's own format for a 0-d tensor, the text of the tensor for an empty spec.
+#[pyfunction]
+pub fn tensor_format(py: Python<'_>, x: &Bound<'_, PyAny>, spec: &str) -> PyResult<String> {
+    let t = tensor_of(x)?;
+    if spec.is_empty() {
+        return Ok(x.str()?.to_string());
+    }
+    if t.ndim() > 0 {
+        return Err(PyTypeError::new_err(format!("format '{spec}' needs one value; the tensor has shape {:?}", t.sizes())));
+    }
+    let value = types::scalar_object(py, types::item(&t).py(py)?)?;
+    value.call_method1("__format__", (spec,))?.extract()
+}
+
+/// Seeds the random ops of this process.
+#[pyfunction]
+pub fn manual_seed(seed: u64) {
+    tp_kernels::random::manual_seed(seed);
+}

@@ -1,0 +1,255 @@
+"""Defining ops: from a function or a schema text to an entry of the registry.
+
+Lives here: `custom_op` and `define`, the checks on names and functions, and what happens when a name is defined again.
+Not here: inference (`_infer`) and what is registered for an op afterwards (`_op`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from tensorplay import _native, _op
+from tensorplay._infer import infer_schema, mutated_names
+from tensorplay._native import CustomOpDef, Schema
+from tensorplay._places import caller, place_of, stack_level
+from tensorplay._record import (
+    Record,
+    check_accepts,
+    keep_record,
+    labels,
+    layouts,
+    record_of,
+    schema_of,
+    slots,
+)
+from tensorplay.errors import ArgumentError, RegistrationError, SchemaError
+
+__all__ = ["custom_op", "define", "define_record", "when_defined"]
+
+_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
+_RESERVED = frozenset({"tp", "tensorplay", "prim"})
+_EFFECTS = ("random", "ordered")
+
+# Registrations for ops that are not defined yet, by full name.
+_waiting: dict[str, list[Callable[[], None]]] = {}
+
+
+def custom_op(
+    name: str,
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    mutates_args: Iterable[str] | str,
+    device_types: str | Sequence[str] | None = None,
+    schema: str | None = None,
+    effects: str | Iterable[str] | None = None,
+    deterministic: bool = True,
+    layout: Mapping[str, str] | None = None,
+    tags: str | Iterable[str] = (),
+    override: bool = False,
+) -> Any:
+    """Makes `fn` an operator: its body is the default kernel (or that of `device_types`), its annotations the schema.
+
+    `mutates_args` names the arguments the body writes to ("unknown" for every Tensor); `effects` is None, "random" or
+    "ordered"; `deterministic=False` says that equal calls may differ in bits; `layout` maps arguments to "contiguous".
+    A kernel runs with grad mode off and returns tensors that share no memory with its arguments. Without `fn` this is
+    a decorator.
+    """
+    check_name(name)
+    labels(effects, _EFFECTS, "effect")
+    if fn is None:
+        return lambda f: custom_op(
+            name,
+            f,
+            mutates_args=mutates_args,
+            device_types=device_types,
+            schema=schema,
+            effects=effects,
+            deterministic=deterministic,
+            layout=layout,
+            tags=tags,
+            override=override,
+        )
+    if not callable(fn):
+        raise ArgumentError(f"custom_op needs a function, got {type(fn).__name__}", code="TP1316")
+    parsed = op_schema(name, fn, mutates_args, schema, labels(tags, None, "tag"))
+    record = Record(place_of(fn), "custom_op", fn, slots(device_types), layouts(layout, parsed))
+    if record.devices != ("default",):
+        _require_device(parsed)
+    op, _ = define_record(parsed, record, _effects(effects, deterministic), labels(tags, None, "tag"), override)
+    for slot in record.devices:
+        _op.register_kernel(name, slot, fn)
+    functools.update_wrapper(op, fn, updated=())
+    return op
+
+
+def check_name(name: str) -> None:
+    """Refuses what is not `ns::name`, and namespaces that are taken."""
+    if not isinstance(name, str):
+        raise ArgumentError(f"the name of an op is a string, got {type(name).__name__}", code="TP1322")
+    if not _NAME.fullmatch(name):
+        raise SchemaError(
+            f"{name!r} is no op name: it must be 'namespace::name', two identifiers and one '::'",
+            code="TP1323",
+            notes=("an overload is defined with library.define('ns::name.overload(...) -> ...')",),
+        )
+    if name.split("::")[0] in _RESERVED:
+        raise RegistrationError(
+            f"the namespace of {name!r} is reserved for built-in ops: choose one of your own",
+            code="TP1324",
+            op=name,
+            notes=("kernels for built-in ops are registered with register_kernel",),
+        )
+
+
+def _effects(effects: str | Iterable[str] | None, deterministic: bool) -> list[str]:
+    return labels(effects, _EFFECTS, "effect") + ([] if deterministic else ["nondeterministic"])
+
+
+def op_schema(
+    name: str, fn: Callable[..., Any], mutates_args: Iterable[str] | str, text: str | None, tags: Sequence[str]
+) -> Schema:
+    """The schema of `fn`: as given, checked against the function and `mutates_args`, or inferred."""
+    if text is None:
+        return Schema.parse(infer_schema(fn, mutates_args=mutates_args, op_name=name, tags=tags))
+    parsed = Schema.parse(name + text if text.lstrip().startswith("(") else text)
+    if parsed.name != name:
+        raise SchemaError(f"the schema is of {parsed.name!r}, the op is {name!r}", code="TP1325")
+    declared = mutated_names(mutates_args, {a["name"]: a["type"] for a in parsed.arguments})
+    if declared != set(parsed.mutated) and mutates_args != "unknown":
+        raise SchemaError(
+            f"mutates_args has {sorted(declared)}, the schema writes to {sorted(parsed.mutated)}: {parsed}",
+            code="TP1326",
+        )
+    check_accepts(fn, parsed, names=True, what="the function")
+    return parsed
+
+
+def _require_device(schema: Schema) -> None:
+    """An op without Tensor arguments is dispatched by its argument `device`."""
+    arguments = schema.arguments
+    if any(a["is_tensor"] for a in arguments):
+        return
+    if not any(a["name"] == "device" and a["type"].startswith("Device") for a in arguments):
+        raise SchemaError(
+            f"{schema.name} has device_types and no Tensor argument: nothing says which kernel to run",
+            code="TP1327",
+            notes=("add an argument `device: tensorplay.device`, or leave device_types out",),
+        )
+
+
+def define_record(
+    schema: Schema, record: Record, effects: Sequence[str], tags: Sequence[str], override: bool
+) -> tuple[CustomOpDef, _native.Registration]:
+    """Enters a definition into the registry, replacing the one from the same place; see `_replaces`."""
+    name = f"{schema.name}.{schema.overload}" if schema.overload else schema.name
+    changes = _replaces(name, schema, record, effects, tags, override)
+    at = record.place.provenance("definition", "python")
+    op, registration = _native.define_op(
+        str(schema), at, effects=list(effects), tags=list(tags), replace=changes is not None
+    )
+    keep_record(op, name, record)
+    if changes is not None and not override:
+        what = "; ".join(changes) or "nothing in its contract changed"
+        warnings.warn(
+            f"{name} was defined again at {record.place} and replaces the earlier definition: {what}",
+            UserWarning,
+            stacklevel=stack_level(),
+        )
+    for register in _waiting.pop(name, ()):
+        register()
+    return op, registration
+
+
+def _replaces(
+    name: str, schema: Schema, record: Record, effects: Sequence[str], tags: Sequence[str], override: bool
+) -> list[str] | None:
+    """What differs from the definition that is replaced; None when there is none. Another place is an error."""
+    if not _is_defined(name):
+        return None
+    before = record_of(name)
+    info = _native.op_info(name)
+    changes = _changes(name, before, info, schema, record, effects, tags)
+    if override or (before is not None and record.place.same_as(before.place)):
+        return changes
+    place = before.place if before is not None else f"{info['at'][1]}:{info['at'][2]}"
+    raise RegistrationError(
+        f"operator '{name}' is already defined at {place}, and defined again at {record.place}",
+        code="TP1302",
+        op=name,
+        notes=(
+            f"first difference: {changes[0]}" if changes else "the two definitions have the same contract",
+            "choose another name, or pass override=True",
+        ),
+    )
+
+
+def _is_defined(name: str) -> bool:
+    op = _native.get_op(name)
+    return op is not None and name in _native.op_overloads(op)
+
+
+def _changes(
+    name: str,
+    before: Record | None,
+    info: dict[str, Any],
+    schema: Schema,
+    record: Record,
+    effects: Sequence[str],
+    tags: Sequence[str],
+) -> list[str]:
+    """Parts of the contract that differ, the weightiest first."""
+    mutates = ["mutates"] if schema.is_mutable else []
+    pairs: list[tuple[str, Any, Any]] = [
+        ("schema", str(schema_of(name)), str(schema)),
+        ("effects", sorted(info["effects"]), sorted([*mutates, *effects])),
+        ("tags", sorted(info["tags"]), sorted(tags)),
+    ]
+    if before is not None:
+        pairs += [("device_types", before.devices, record.devices), ("layout", dict(before.layout), dict(record.layout))]
+    found = [f"{what} was {old}, is {new}" for what, old, new in pairs if old != new]
+    if before is not None and _code(before.body) != _code(record.body):
+        found.append("the body changed")
+    return found
+
+
+def _code(fn: Any) -> Any:
+    code = getattr(fn, "__code__", None)
+    return fn if code is None else (code.co_code, code.co_consts, code.co_names)
+
+
+def define(
+    qualname: str,
+    schema: str | None = None,
+    /,
+    *,
+    lib: _op.Lifetime | None = None,
+    effects: str | Iterable[str] | None = None,
+    deterministic: bool = True,
+    tags: str | Iterable[str] = (),
+    override: bool = False,
+) -> CustomOpDef:
+    """Defines an op by its schema text: `define("ns::f", "(Tensor x) -> Tensor")` or `define("ns::f(Tensor x) -> Tensor")`."""
+    text = qualname if schema is None else f"{qualname}{schema}"
+    parsed = Schema.parse(text)
+    check_name(parsed.name)
+    record = Record(caller(), "op", devices=())
+    op, registration = define_record(
+        parsed, record, _effects(effects, deterministic), labels(tags, None, "tag"), override
+    )
+    if lib is not None:
+        lib.adopt(registration.undo)
+    return op
+
+
+def when_defined(name: str, register: Callable[[], None]) -> None:
+    """Runs `register` now if the op is defined, else once it is."""
+    if _is_defined(name):
+        register()
+    else:
+        _waiting.setdefault(name, []).append(register)
+

@@ -1,0 +1,166 @@
+"""Libraries: definitions and kernels with a common lifetime, in the spelling of `torch.library`.
+
+Lives here: `Library` and the free `impl`. Not here: what a definition or a kernel is (`_definitions`, `_op`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any
+
+from tensorplay import _definitions, _native, _op
+from tensorplay._native import CustomOpDef
+from tensorplay._places import Place, caller
+from tensorplay._record import full_name
+from tensorplay.errors import RegistrationError, SchemaError
+
+__all__ = ["Library", "impl"]
+
+_KINDS = ("DEF", "IMPL", "FRAGMENT")
+# Namespaces that a DEF library holds, and where it was made.
+_owners: dict[str, Place] = {}
+
+
+class Library:
+    """Ops and kernels of one namespace that end together: on `_destroy()`, on leaving `with`, or with the object.
+
+    "DEF" owns the namespace (one per namespace), "FRAGMENT" adds ops to it, "IMPL" only registers kernels.
+    """
+
+    def __init__(self, ns: str, kind: str, dispatch_key: str = "") -> None:
+        if kind not in _KINDS:
+            raise SchemaError(f"the kind of a library is one of {', '.join(_KINDS)}, got {kind!r}", code="TP1330")
+        if kind != "IMPL":
+            _definitions.check_name(f"{ns}::op")
+        self.ns, self.kind, self.dispatch_key = ns, kind, dispatch_key
+        self._place = caller()
+        self._undo: list[Callable[[], None]] = []
+        self._implemented: set[tuple[str, str]] = set()
+        if kind == "DEF":
+            owner = _owners.get(ns)
+            if owner is not None:
+                raise RegistrationError(
+                    f"the namespace '{ns}' has a DEF library already, made at {owner}; this one is at {self._place}",
+                    code="TP1331",
+                    notes=("use Library(ns, 'FRAGMENT') to add ops to it",),
+                )
+            _owners[ns] = self._place
+            self._undo.append(lambda: _owners.pop(ns, None) and None)
+        self._end = weakref.finalize(self, _undo_all, self._undo)
+        self._end.atexit = False
+
+    def __repr__(self) -> str:
+        return f"Library(ns={self.ns!r}, kind={self.kind!r}) made at {self._place}"
+
+    def __enter__(self) -> Library:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._destroy()
+
+    def _destroy(self) -> None:
+        """Takes back everything defined and registered here. Ops kept elsewhere raise when they are called."""
+        self._end()
+
+    def adopt(self, undo: Callable[[], None]) -> None:
+        """Runs `undo` when the library ends; the last one adopted comes first."""
+        if not self._end.alive:
+            raise RegistrationError(f"the library of '{self.ns}' was destroyed", code="TP1332")
+        self._undo.append(undo)
+
+    def define(
+        self,
+        schema: str,
+        /,
+        *,
+        effects: str | Iterable[str] | None = None,
+        tags: str | Iterable[str] = (),
+        override: bool = False,
+    ) -> CustomOpDef:
+        """Defines an op: `"f(Tensor x) -> Tensor"`, with or without the namespace."""
+        if self.kind == "IMPL":
+            raise RegistrationError(
+                f"an IMPL library defines no ops: {self!r}", code="TP1333", notes=("use 'DEF' or 'FRAGMENT'",)
+            )
+        return _definitions.define(
+            self._qualified(schema), lib=self, effects=effects, tags=tags, override=override
+        )
+
+    def impl(
+        self,
+        name: str | CustomOpDef,
+        fn: Callable[..., Any] | None = None,
+        dispatch_key: str = "",
+        /,
+        *,
+        device_type: str | None = None,
+        allow_override: bool = False,
+        **kwargs: str,
+    ) -> Any:
+        """Registers `fn` for an op of this namespace; it waits if the op is not defined yet. Without `fn` a decorator.
+
+        The device is given as `device_type="cpu"` or by the names that other frameworks use: "CPU", "CUDA", "Meta" (the
+        fake rule) or "CompositeExplicitAutograd" (the default slot).
+        """
+        key = device_type or kwargs.pop("dispatch_key", dispatch_key) or self.dispatch_key
+        if kwargs:
+            raise TypeError(f"impl() got an unexpected keyword argument {next(iter(kwargs))!r}")
+        if fn is None:
+            return lambda f: self.impl(name, f, key, allow_override=allow_override)
+        target = full_name(name) if isinstance(name, CustomOpDef) else self._qualified(name).removesuffix(".default")
+        if key.startswith("Autograd"):
+            raise RegistrationError(
+                f"{target}: gradients are given by register_autograd, not by a kernel for {key!r}", code="TP1334"
+            )
+        slot = _op.kernel_slot(key)
+        if (target, slot) in self._implemented and not allow_override:
+            raise RegistrationError(
+                f"{target} has a kernel of this library for {slot!r} already: pass allow_override=True", code="TP1335"
+            )
+        self._implemented.add((target, slot))
+        _definitions.when_defined(target, lambda: self._register(target, slot, fn))
+        return fn
+
+    def _register(self, target: str, slot: str, fn: Callable[..., Any]) -> None:
+        if not self._end.alive:
+            return
+        if slot == "meta":
+            _op.register_fake(target, fn, lib=self)
+            return
+        own = any(where == slot and at[0] == "default" for where, at, _ in _native.op_info(target)["kernels"])
+        # A name of its own keeps the kernel that it stands in front of, which comes back when the library ends.
+        name = f"library {id(self):x}" if own else "default"
+        _op.register_kernel(target, slot, fn, name=name, lib=self)
+
+    def _qualified(self, text: str) -> str:
+        head = text.split("(")[0]
+        if "::" not in head:
+            return f"{self.ns}::{text.lstrip()}"
+        if head.split("::")[0].strip() != self.ns:
+            raise SchemaError(f"{head.strip()!r} is not of the namespace '{self.ns}' of this library", code="TP1336")
+        return text
+
+
+def _undo_all(undo: list[Callable[[], None]]) -> None:
+    while undo:
+        undo.pop()()
+
+
+def impl(
+    qualname: str | CustomOpDef,
+    types: str | Iterable[str] | None = None,
+    func: Callable[..., Any] | None = None,
+    /,
+    *,
+    lib: Library | None = None,
+) -> Any:
+    """Registers a kernel for an op by name: `impl("ns::f", "cpu", fn)`. Without `func` a decorator."""
+    if func is None:
+        return lambda f: impl(qualname, types, f, lib=lib)
+    keys = [types] if types is None or isinstance(types, str) else list(types)
+    devices = [_op.kernel_slot(key) for key in keys]
+    target = full_name(qualname)
+    _definitions.when_defined(target, lambda: _op.register_kernel(target, devices, func, lib=lib) and None)
+    return func

@@ -1,0 +1,342 @@
+"""What can be registered for an op, by name or as a method of the op object.
+
+Lives here: kernels, fake rules, backward rules, batching rules, and this thread's wishes about kernels. Every function
+takes an op or its name first; `_op_type` makes them methods. Not here: defining ops (`_definitions`).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from tensorplay import _native
+from tensorplay._native import CustomOpDef
+from tensorplay._places import place_of, stack_level
+from tensorplay._record import (
+    check_accepts,
+    full_name,
+    layouts,
+    record_of,
+    schema_of,
+    slots,
+    writable_record,
+)
+from tensorplay.errors import ArgumentError, RegistrationError
+
+__all__ = [
+    "fake_from_body",
+    "get_kernel",
+    "prefer",
+    "register_autograd",
+    "register_fake",
+    "register_kernel",
+    "register_vmap",
+    "set_kernel_enabled",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+Op = str | CustomOpDef
+
+
+class Lifetime(Protocol):
+    """What a registration may be tied to: a `Library`."""
+
+    def adopt(self, undo: Callable[[], None]) -> None:
+        """Runs `undo` when the library is destroyed."""
+
+
+class _FakeFromBody:
+    """The opt-in for bodies made of tensorplay ops only: the body itself, run over tensors without data."""
+
+    def __repr__(self) -> str:
+        return "tensorplay.library.fake_from_body"
+
+
+fake_from_body = _FakeFromBody()
+_MISSING: Any = object()
+
+
+def register_kernel(
+    op: Op,
+    device_types: str | Iterable[str] | None = None,
+    fn: F | None = None,
+    /,
+    *,
+    name: str = "default",
+    when: Callable[..., bool] | None = None,
+    layout: Mapping[str, str] | None = None,
+    executor: str = "python",
+    lib: Lifetime | None = None,
+) -> Any:
+    """Registers `fn` as the kernel of `op` for one or more device types, or for all without a kernel of their own (None).
+
+    Of several kernels for one device the newest comes first; the first that is enabled, whose `when(*args)` holds and
+    whose `layout` fits runs. The same `name` again replaces. Without `fn` this is a decorator; it returns `fn`.
+    """
+    if fn is None:
+        return lambda f: register_kernel(
+            op, device_types, f, name=name, when=when, layout=layout, executor=executor, lib=lib
+        )
+    target = full_name(op)
+    schema = schema_of(target)
+    _require_callable(fn, "a kernel")
+    check_accepts(fn, schema, names=False, what="the kernel")
+    contiguous = [arg for arg, wanted in layouts(layout, schema).items() if wanted == "contiguous"]
+    record = record_of(target)
+    function = with_layout(fn, schema, record.layout if record else {})
+    at = place_of(fn).provenance(name, executor)
+    for slot in slots(device_types):
+        registration = _native.register_kernel(target, slot, function, at, when=when, contiguous=contiguous)
+        if lib is not None:
+            lib.adopt(registration.undo)
+    return fn
+
+
+def _require_callable(fn: Any, what: str) -> None:
+    if not callable(fn):
+        raise ArgumentError(f"{what} must be callable, got {type(fn).__name__}", code="TP1316")
+
+
+def with_layout(fn: Callable[..., Any], schema: _native.Schema, layout: Mapping[str, str]) -> Callable[..., Any]:
+    """`fn` behind the op's layout promise: arguments declared contiguous arrive contiguous, or the call is refused."""
+    wanted = {name for name, how in layout.items() if how == "contiguous"}
+    if not wanted:
+        return fn
+    arguments = schema.arguments
+    positions = [(i, a["name"], a["mutated"]) for i, a in enumerate(arguments) if a["name"] in wanted]
+    written = {name: mutated for _, name, mutated in positions}
+
+    @functools.wraps(fn)
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        values = list(args)
+        for i, name, mutated in positions:
+            if i < len(values):
+                values[i] = _contiguous(values[i], name, mutated)
+        for name in wanted & kwargs.keys():
+            kwargs[name] = _contiguous(kwargs[name], name, written[name])
+        return fn(*values, **kwargs)
+
+    return kernel
+
+
+def _contiguous(value: Any, name: str, mutated: bool) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_contiguous(v, name, mutated) for v in value]
+    if value is None or value.is_contiguous():
+        return value
+    if mutated:
+        raise ArgumentError(
+            f"argument {name!r} must be contiguous, got strides {value.stride()}",
+            code="TP1317",
+            notes=("the op writes to it, so that no copy can stand in: pass a contiguous tensor",),
+        )
+    return value.contiguous()
+
+
+def register_fake(
+    op: Op,
+    fn: F | None = None,
+    /,
+    *,
+    lib: Lifetime | None = None,
+    allow_override: bool = True,
+) -> Any:
+    """Registers the rule that predicts shape, dtype, strides and device of the results; it must not read data.
+
+    `fake_from_body` stands for the op's own body, for bodies made of tensorplay ops only. Without `fn` this is a
+    decorator; it returns `fn`.
+    """
+    if fn is None:
+        return lambda f: register_fake(op, f, lib=lib, allow_override=allow_override)
+    target = full_name(op)
+    info = _native.op_info(target)
+    if info["fake"] in ("native", "python") and not allow_override:
+        before = record_of(target)
+        where = f" at {before.fake_place}" if before and before.fake_place else ""
+        raise RegistrationError(f"{target} has a fake rule already{where}", code="TP1318", op=target)
+    record = writable_record(target)
+    rule: Callable[..., Any] | None = fn
+    if isinstance(fn, _FakeFromBody):
+        rule = record.body
+        if rule is None:
+            raise RegistrationError(
+                f"{target} has no Python body to make a fake rule from", code="TP1319", op=target
+            )
+    else:
+        _require_callable(fn, "a fake rule")
+        check_accepts(fn, schema_of(target), names=False, what="the fake rule")
+    assert rule is not None
+    previous = (record.fake, record.fake_place)
+    _native.register_fake(target, rule)
+    record.fake, record.fake_place = rule, place_of(rule)
+    if lib is not None:
+        lib.adopt(lambda: _restore_fake(target, *previous))
+    return fn
+
+
+def _restore_fake(target: str, fake: Callable[..., Any] | None, place: Any) -> None:
+    record = record_of(target)
+    if record is not None:
+        _native.register_fake(target, fake)
+        record.fake, record.fake_place = fake, place
+
+
+def register_autograd(
+    op: Op,
+    backward: Any = _MISSING,
+    /,
+    *,
+    setup_context: Callable[..., None] | None = None,
+    lib: Lifetime | None = None,
+) -> Any:
+    """Registers `backward(ctx, *grads)`, which returns one gradient (or None) per positional argument.
+
+    `setup_context(ctx, inputs, output)` runs after the forward call when a gradient may be needed, and saves what
+    backward reads. `register_autograd(None)` declares the op non-differentiable. As a decorator, with or without
+    parentheses, it returns `backward`. A rule lives as long as its op; `lib` is taken for symmetry.
+    """
+    if backward is _MISSING:
+        return lambda f: register_autograd(op, f, setup_context=setup_context, lib=lib)
+    target = full_name(op)
+    schema = schema_of(target)
+    record = writable_record(target)
+    if backward is None:
+        _native.register_autograd_none(target)
+        record.backward = record.setup_context = record.autograd_place = None
+        return None
+    _require_callable(backward, "a backward rule")
+    if schema.is_mutable:
+        raise RegistrationError(
+            f"{target} writes to {', '.join(map(repr, schema.mutated))}: an op that mutates has no backward rule",
+            code="TP1320",
+            op=target,
+            notes=("return a new tensor instead of writing, and write outside of the op",),
+        )
+    if not schema.returns:
+        raise RegistrationError(
+            f"{target} returns nothing: there is nothing to differentiate", code="TP1320", op=target
+        )
+    rule = _contiguous_gradients(backward) if "contiguous" in record.layout.values() else backward
+    if setup_context is None:
+        _native.register_autograd(target, rule)
+    else:
+        _require_callable(setup_context, "setup_context")
+        _native.register_autograd(target, rule, setup_context)
+    record.backward, record.setup_context, record.autograd_place = backward, setup_context, place_of(backward)
+    return backward
+
+
+def _contiguous_gradients(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of an op that asked for contiguous arguments gets contiguous gradients too."""
+
+    @functools.wraps(backward)
+    def rule(ctx: Any, *grads: Any) -> Any:
+        return backward(ctx, *[_contiguous(g, "grad", False) for g in grads])
+
+    return rule
+
+
+def register_vmap(op: Op, fn: F | None = None, /) -> Any:
+    """Keeps the batching rule `fn(info, in_dims, *args) -> (out, out_dims)` of `op`. Without `fn` a decorator."""
+    if fn is None:
+        return lambda f: register_vmap(op, f)
+    _require_callable(fn, "a batching rule")
+    writable_record(full_name(op)).vmap = fn
+    return fn
+
+
+class _Switches(threading.local):
+    """Kernel slots that this thread has switched, innermost last."""
+
+    def __init__(self) -> None:
+        self.states: dict[tuple[str, str], list[bool]] = {}
+
+    def enabled(self, target: str, slot: str) -> bool:
+        return (self.states.get((target, slot)) or [True])[-1]
+
+
+_switches = _Switches()
+
+
+class KernelSwitch:
+    """Switches the kernels of some device slots on or off for this thread while it is entered."""
+
+    def __init__(self, target: str, slots: tuple[str, ...], enabled: bool) -> None:
+        self._target, self._slots, self._enabled = target, slots, enabled
+        self._tokens: list[int] = []
+
+    def __enter__(self) -> None:
+        registered = {slot for slot, *_ in _native.op_info(self._target)["kernels"]}
+        word = "enable" if self._enabled else "disable"
+        for slot in self._slots:
+            if slot not in registered:
+                self._warn(f"{self._target} has no kernel for {slot!r} to {word}")
+            elif _switches.enabled(self._target, slot) is self._enabled:
+                self._warn(f"nothing to {word}: the kernels of {self._target} for {slot!r} are {word}d already")
+            self._tokens.append(_native.push_enabled(self._target, slot, self._enabled))
+            _switches.states.setdefault((self._target, slot), []).append(self._enabled)
+
+    def __exit__(self, *_: object) -> None:
+        for slot in self._slots:
+            _native.pop_preference(self._tokens.pop())
+            _switches.states[self._target, slot].pop()
+
+    @staticmethod
+    def _warn(message: str) -> None:
+        warnings.warn(message, UserWarning, stacklevel=stack_level())
+
+
+def set_kernel_enabled(op: Op, device_type: str | Iterable[str] | None, enabled: bool = True) -> KernelSwitch:
+    """A context in which this thread does (not) use the kernels of a device type; the default kernel answers instead."""
+    return KernelSwitch(full_name(op), slots(device_type), enabled)
+
+
+class Preference:
+    """Puts one kernel in front for this thread while it is entered."""
+
+    def __init__(self, target: str, kernel: str) -> None:
+        self._target, self._kernel = target, kernel
+        self._tokens: list[int] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(_native.push_preference(self._target, self._kernel))
+
+    def __exit__(self, *_: object) -> None:
+        _native.pop_preference(self._tokens.pop())
+
+
+def prefer(op: Op, name: str) -> Preference:
+    """A context in which this thread tries the kernel `name` first."""
+    target = full_name(op)
+    known = list(dict.fromkeys(at[0] for _, at, _ in _native.op_info(target)["kernels"]))
+    if name not in known:
+        raise RegistrationError(
+            f"{target} has no kernel named {name!r}; its kernels are {', '.join(known) or 'none'}",
+            code="TP1321",
+            op=target,
+        )
+    return Preference(target, name)
+
+
+def kernel_slot(key: str | None) -> str:
+    """The slot that a device name or a dispatch key of other frameworks means."""
+    if key is None or key in ("", "default", "composite") or key.startswith("Composite"):
+        return "default"
+    return slots(key.lower())[0]
+
+
+def get_kernel(op: Op, key: str | None) -> Callable[..., Any]:
+    """The kernel registered for exactly that device ("cpu", "cuda", "default"), as a callable; LookupError without one."""
+    target, slot = full_name(op), kernel_slot(key)
+    found = [at for where, at, _ in _native.op_info(target)["kernels"] if where == slot and at[3] != "absent"]
+    if not found or not _switches.enabled(target, slot):
+        state = "its kernels are disabled" if found else "no kernel is registered"
+        raise LookupError(f"{target}: {state} for {slot!r}")
+    function = _native.kernel_function(target, slot, found[0][0])
+    if function is not None:
+        return function
+    built_in = _native.get_op(target)
+    return functools.partial(_native.call_kernel, built_in)

@@ -1,0 +1,173 @@
+"""The op object as people meet it: its properties, its printed form, copying and pickling.
+
+Lives here: the methods put into the extension's `CustomOpDef` type, which cannot be subclassed without losing its fast
+call. Not here: what the registering methods do (`_op`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensorplay import _native, _op
+from tensorplay._native import CustomOpDef, Schema
+from tensorplay._record import Record, full_name, record_of, schema_of
+from tensorplay.outcome import Provenance
+
+__all__ = ["get_op", "has_op", "install"]
+
+
+def _kernels(op: CustomOpDef) -> dict[str, list[Provenance]]:
+    """Registered kernels by device slot, newest first."""
+    found: dict[str, list[Provenance]] = {}
+    for slot, (name, file, line, executor), when in _native.op_info(full_name(op))["kernels"]:
+        if executor != "absent":
+            found.setdefault(slot, []).append(Provenance(name, file, line, executor, when))
+    return found
+
+
+def _schema(op: CustomOpDef) -> Schema:
+    """The parsed schema."""
+    return schema_of(full_name(op))
+
+
+def _effects(op: CustomOpDef) -> tuple[str, ...]:
+    """What a call does besides computing results: "mutates", "random", "ordered", "nondeterministic"."""
+    return tuple(_native.op_info(full_name(op))["effects"])
+
+
+def _tags(op: CustomOpDef) -> tuple[str, ...]:
+    """Labels given at definition."""
+    return tuple(_native.op_info(full_name(op))["tags"])
+
+
+def _mutates_args(op: CustomOpDef) -> frozenset[str]:
+    """Names of the arguments that a call writes to."""
+    return frozenset(_schema(op).mutated)
+
+
+def _overloads(op: CustomOpDef) -> list[str]:
+    """Names of the overloads in definition order; the unnamed one is "default"."""
+    base = _native.op_name(op)
+    return [name[len(base) + 1 :] or "default" for name in _native.op_overloads(op)]
+
+
+def _kind(op: CustomOpDef) -> str:
+    record = record_of(full_name(op))
+    if record is not None and record.kind != "op":
+        return record.kind
+    return "custom_op" if _native.op_info(full_name(op))["custom"] else "op"
+
+
+def _is_triton_op(op: CustomOpDef) -> bool:
+    """Whether `triton_op` made it."""
+    return _kind(op) == "triton_op"
+
+
+def _fake_line(info: dict[str, Any], record: Record | None) -> str:
+    if info["fake"] == "missing":
+        return "missing: add @op.register_fake"
+    place = record.fake_place if record else None
+    return {"nothing": "not needed (returns nothing)", "python": f"python, {place}"}.get(info["fake"], info["fake"])
+
+
+def _autograd_line(info: dict[str, Any], record: Record | None) -> str:
+    if info["autograd"] == "missing":
+        return "missing: add @op.register_autograd"
+    place = record.autograd_place if record else None
+    return f"{info['autograd']}, {place}" if place else str(info["autograd"])
+
+
+def _repr_of(name: str) -> list[str]:
+    info, record = _native.op_info(name), record_of(name)
+    rows = [("schema", info["schema"]), ("effects", ", ".join(info["effects"]) or "pure")]
+    kernels = [(slot, Provenance(*at, when)) for slot, at, when in info["kernels"] if at[3] != "absent"]
+    rows += [("kernel", f"{slot}: {kernel}") for slot, kernel in kernels] or [("kernel", "none")]
+    rows += [("fake", _fake_line(info, record)), ("autograd", _autograd_line(info, record))]
+    return [f"  {label:<9}{text}" for label, text in rows]
+
+
+def _repr(op: CustomOpDef) -> str:
+    base = _native.op_name(op)
+    overloads = _native.op_overloads(op)
+    if not overloads:
+        return f"<op {base}> (unregistered)"
+    lines = []
+    for name in overloads:
+        kind = _kind(op) if len(overloads) == 1 else "op"
+        lines += [f"<{kind} {name}>", *_repr_of(name)]
+    return "\n".join(lines)
+
+
+def _str(op: CustomOpDef) -> str:
+    overloads = _native.op_overloads(op)
+    kind = _kind(op) if len(overloads) == 1 else "op"
+    return f"<{kind} {_native.op_name(op)}>"
+
+
+def _getattr(op: CustomOpDef, name: str) -> Any:
+    """Overloads by name, `default` among them."""
+    base = _native.op_name(op)
+    if name == "__name__":
+        return base
+    if not name.startswith("_"):
+        found = _native.get_op(f"{base}.{name}")
+        if found is not None:
+            return found
+    raise AttributeError(f"{base} has no attribute or overload {name!r}")
+
+
+def _reduce(op: CustomOpDef) -> tuple[Callable[[str], CustomOpDef], tuple[str]]:
+    return (get_op, (_native.op_name(op),))
+
+
+def get_op(name: str) -> CustomOpDef:
+    """The op of that name, built-in or custom; RegistrationError when there is none."""
+    found = _native.get_op(name)
+    if found is None:
+        _native.op_info(name)  # raises with the closest name
+        raise AssertionError(name)
+    return found
+
+
+def has_op(name: str) -> bool:
+    """Whether an op of that name is defined."""
+    return _native.get_op(name) is not None
+
+
+def _itself(op: CustomOpDef, _memo: object = None) -> CustomOpDef:
+    return op
+
+
+_METHODS: dict[str, Any] = {
+    "__copy__": _itself,
+    "__deepcopy__": _itself,
+    "__getattr__": _getattr,
+    "__reduce__": _reduce,
+    "__repr__": _repr,
+    "__str__": _str,
+    "overloads": _overloads,
+    "prefer": _op.prefer,
+    "register_autograd": _op.register_autograd,
+    "register_fake": _op.register_fake,
+    "register_kernel": _op.register_kernel,
+    "register_vmap": _op.register_vmap,
+    "set_kernel_enabled": _op.set_kernel_enabled,
+}
+_PROPERTIES = {
+    "effects": _effects,
+    "is_triton_op": _is_triton_op,
+    "kernels": _kernels,
+    "mutates_args": _mutates_args,
+    "schema": _schema,
+    "tags": _tags,
+}
+
+
+def install() -> None:
+    """Puts the methods into the type."""
+    for name, function in _METHODS.items():
+        setattr(CustomOpDef, name, function)
+    for name, getter in _PROPERTIES.items():
+        setattr(CustomOpDef, name, property(getter, doc=getter.__doc__))
+    setattr(CustomOpDef, "name", property(_native.op_name, doc="`ns::name`."))  # noqa: B010

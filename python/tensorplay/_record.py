@@ -1,0 +1,156 @@
+"""What Python remembers of an op beside the registry: the author's functions and where they were written.
+
+Lives here: the record kept on each op object, and the look-up of an op by name or object. Not here: what is
+registered for it (`_op`) and how it comes to be (`_definitions`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensorplay import _native
+from tensorplay._native import CustomOpDef
+from tensorplay._places import Place
+from tensorplay.errors import ArgumentError, RegistrationError, SchemaError
+
+__all__ = ["Record", "check_accepts", "full_name", "labels", "layouts", "record_of", "schema_of", "slots"]
+
+Function = Callable[..., Any]
+
+
+@dataclass(slots=True)
+class Record:
+    """One overload as its author wrote it."""
+
+    place: Place
+    kind: str = "op"
+    body: Function | None = None
+    devices: tuple[str, ...] = ()
+    layout: Mapping[str, str] = field(default_factory=dict)
+    fake: Function | None = None
+    fake_place: Place | None = None
+    backward: Function | None = None
+    setup_context: Function | None = None
+    autograd_place: Place | None = None
+    vmap: Function | None = None
+
+
+def full_name(op: str | CustomOpDef) -> str:
+    """`ns::name` or `ns::name.overload` of the one overload that `op` stands for."""
+    if isinstance(op, str):
+        return op.removesuffix(".default")
+    if not isinstance(op, CustomOpDef):
+        raise ArgumentError(
+            f"expected an op or its name 'ns::name', got {type(op).__name__}", code="TP1310"
+        )
+    name = _native.op_name(op)
+    overloads = _native.op_overloads(op)
+    if not overloads or name in overloads:
+        return name
+    if len(overloads) == 1:
+        return overloads[0]
+    raise RegistrationError(
+        f"{name} has several overloads: name one of {', '.join(overloads)}", code="TP1311", op=name
+    )
+
+
+def record_of(name: str) -> Record | None:
+    """The record of that overload, if Python defined or touched it."""
+    op = _native.get_op(name)
+    records: dict[str, Record] = getattr(op, "_records", {})
+    return records.get(name)
+
+
+def keep_record(op: CustomOpDef, name: str, record: Record) -> None:
+    """Makes `record` the one of that overload."""
+    if not hasattr(op, "_records"):
+        op._records = {}
+    op._records[name] = record
+
+
+def writable_record(name: str) -> Record:
+    """The record to note a registration in; made for an op that Python did not define."""
+    record = record_of(name)
+    if record is None:
+        info = _native.op_info(name)
+        op = _native.get_op(name)
+        assert op is not None, name
+        record = Record(Place(info["at"][1], info["at"][2], name))
+        keep_record(op, name, record)
+    return record
+
+
+def schema_of(name: str) -> _native.Schema:
+    """The parsed schema of an overload; RegistrationError when there is none."""
+    return _native.Schema.parse(_native.op_info(name)["schema"])
+
+
+def slots(devices: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Registration slots for device names; the default slot for None."""
+    if devices is None:
+        return ("default",)
+    found = (devices,) if isinstance(devices, str) else tuple(devices)
+    known = ("cpu", "cuda", "meta", "default")
+    for device in found:
+        if device not in known:
+            raise SchemaError(
+                f"{device!r} is no device type; known are 'cpu', 'cuda' and 'meta', and None for all", code="TP1312"
+            )
+    return found or ("default",)
+
+
+def labels(values: str | Iterable[str] | None, known: tuple[str, ...] | None, what: str) -> list[str]:
+    """A string or several as a list, checked against the known ones where there is a closed set."""
+    found = [] if values is None else [values] if isinstance(values, str) else list(values)
+    for value in found:
+        if not isinstance(value, str) or (known is not None and value not in known):
+            choice = " or ".join(map(repr, known)) if known else "strings"
+            raise SchemaError(f"{what} {value!r} is not known: use {choice}", code="TP1313")
+    return found
+
+
+def layouts(layout: Mapping[str, str] | None, schema: _native.Schema) -> dict[str, str]:
+    """Argument name to "any" or "contiguous", checked against the schema."""
+    tensors = [a["name"] for a in schema.arguments if a["is_tensor"]]
+    for name, wanted in (layout or {}).items():
+        if name not in tensors:
+            known = ", ".join(tensors) or "none"
+            raise SchemaError(f"layout names {name!r}, which is no Tensor argument (they are {known})", code="TP1314")
+        if wanted not in ("any", "contiguous"):
+            raise SchemaError(f"layout of {name!r} must be 'any' or 'contiguous', got {wanted!r}", code="TP1314")
+    return dict(layout or {})
+
+
+def check_accepts(fn: Function, schema: _native.Schema, *, names: bool, what: str) -> None:
+    """Refuses a function that cannot be called with the arguments of `schema`."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return  # a builtin without a signature: the first call decides
+    positional = [a["name"] for a in schema.arguments if not a["kwarg_only"]]
+    keywords = [a["name"] for a in schema.arguments if a["kwarg_only"]]
+    given = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    any_positional = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    by_keyword = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    problem = None
+    if len(given) < len(positional) and not any_positional:
+        problem = f"it takes {len(given)} positional arguments, the schema has {len(positional)}"
+    for parameter, name in zip(given, positional, strict=False):
+        if names and parameter.name != name and problem is None:
+            problem = f"its parameter {parameter.name!r} stands where the schema has {name!r}"
+    needed = [p.name for p in given[len(positional) :] if p.default is p.empty and p.name not in keywords]
+    needed += [
+        p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in keywords
+    ]
+    if needed and problem is None:
+        problem = f"it needs {needed[0]!r}, which the schema lacks"
+    lacking = [name for name in keywords if name not in by_keyword and not any_keyword]
+    if lacking and problem is None:
+        problem = f"it does not take the keyword-only argument {lacking[0]!r}"
+    if problem is not None:
+        shown = getattr(fn, "__name__", type(fn).__name__)
+        raise SchemaError(f"{what} {shown!r} does not fit {schema}: {problem}", code="TP1315")

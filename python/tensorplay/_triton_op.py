@@ -1,0 +1,144 @@
+"""Ops whose kernels are written in Triton: importable and definable without Triton and without a GPU.
+
+Lives here: `triton_op` and the launch handle `wrap_triton`. Not here: compiling and launching, which the adapter found
+by name does (`tensorplay.backends.triton`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tensorplay import _native
+from tensorplay._definitions import check_name, define_record, op_schema
+from tensorplay._op import register_fake, register_kernel
+from tensorplay._places import place_of
+from tensorplay._record import Record, labels, layouts
+from tensorplay.backends import base
+from tensorplay.errors import ArgumentError, CapabilityError, CaptureError
+
+__all__ = ["WrappedKernel", "triton_op", "wrap_triton"]
+
+_KERNEL_CLASSES = frozenset({"JITFunction", "Autotuner", "Heuristics", "InterpretedFunction"})
+
+
+def triton_op(
+    name: str,
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    mutates_args: Iterable[str] | str,
+    schema: str | None = None,
+    effects: str | Iterable[str] | None = None,
+    layout: Mapping[str, str] | None = None,
+    tags: str | Iterable[str] = (),
+    override: bool = False,
+) -> Any:
+    """Makes `fn`, which launches Triton kernels through `wrap_triton`, the CUDA kernel of a new op.
+
+    A call on CPU tensors runs the kernel registered for "cpu" or for all devices, and raises CapabilityError when there
+    is none. The fake rule is `fn` itself, whose launches then do nothing. Under capture the op is one opaque node.
+    """
+    check_name(name)
+    if fn is None:
+        return lambda f: triton_op(
+            name,
+            f,
+            mutates_args=mutates_args,
+            schema=schema,
+            effects=effects,
+            layout=layout,
+            tags=tags,
+            override=override,
+        )
+    parsed = op_schema(name, fn, mutates_args, schema, labels(tags, None, "tag"))
+    record = Record(place_of(fn), "triton_op", fn, ("cuda",), layouts(layout, parsed))
+    op, _ = define_record(
+        parsed, record, labels(effects, ("random", "ordered"), "effect"), labels(tags, None, "tag"), override
+    )
+    register_kernel(name, "cuda", fn, executor="triton")
+    register_kernel(name, None, _absent_kernel(name, fn), executor="absent")
+    if parsed.returns:
+        register_fake(name, fn)
+    functools.update_wrapper(op, fn, updated=())
+    return op
+
+
+def _absent_kernel(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """What answers for devices without a kernel: an error that says what is missing."""
+
+    @functools.wraps(fn)
+    def absent(*args: Any, **kwargs: Any) -> Any:
+        device = _device_of([*args, *kwargs.values()])
+        capability = base.capabilities()["triton"]
+        cuda = base.capabilities()["cuda"]
+        missing = next((c for c in (capability, cuda) if not c.available), capability)
+        raise CapabilityError(
+            f"{name} has no kernel for device '{device}': its Triton kernel needs CUDA. {missing}",
+            code="TP2010",
+            op=name,
+            capability=missing,
+            notes=(f"register one with @op.register_kernel('{device}'), or move the tensors to a GPU",),
+        )
+
+    return absent
+
+
+def _device_of(values: list[Any]) -> str:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            return _device_of(list(value))
+        if isinstance(value, _native.Tensor):
+            return value.device.type
+        if isinstance(value, _native.device):
+            return value.type
+    return "cpu"
+
+
+class WrappedKernel:
+    """A Triton kernel that launches on tensorplay tensors: `wrapped[grid](*args, **kwargs)`."""
+
+    __slots__ = ("kernel",)
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def __repr__(self) -> str:
+        return f"wrap_triton({_kernel_name(self.kernel)})"
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        return functools.partial(_launch, self.kernel, grid)
+
+
+def wrap_triton(kernel: Any, /) -> WrappedKernel:
+    """The launch handle of a `@triton.jit`, `@triton.autotune` or `@triton.heuristics` kernel. Idempotent."""
+    if isinstance(kernel, WrappedKernel):
+        return kernel
+    names = {cls.__name__ for cls in type(kernel).__mro__}
+    if not names & _KERNEL_CLASSES:
+        raise ArgumentError(
+            f"wrap_triton takes a kernel made by triton.jit, triton.autotune or triton.heuristics, "
+            f"got {type(kernel).__name__}",
+            code="TP2011",
+        )
+    return WrappedKernel(kernel)
+
+
+def _kernel_name(kernel: Any) -> str:
+    while hasattr(kernel, "fn") and not hasattr(kernel, "__name__"):
+        kernel = kernel.fn
+    return str(getattr(kernel, "__name__", type(kernel).__name__))
+
+
+def _launch(kernel: Any, grid: Any, *args: Any, **kwargs: Any) -> Any:
+    if _native.is_capturing():
+        raise CaptureError(
+            f"the Triton kernel {_kernel_name(kernel)} was launched inside a capture",
+            code="TP4010",
+            notes=("put the launch into an op made by tensorplay.library.triton_op: it becomes one node of the graph",),
+        )
+    tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, _native.Tensor)]
+    if any(t.is_fake or t.device.type == "meta" for t in tensors):
+        return None  # predicting the results of an op: there is no data to work on
+    return base.adapter("triton").launch(kernel, grid, args, kwargs)

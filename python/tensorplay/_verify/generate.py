@@ -1,0 +1,211 @@
+"""Which inputs to try: from a schema, or as neighbours of inputs that were given. Running them is not done here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tensorplay import _native
+from tensorplay._verify.arrays import FLOATS, INTEGERS, is_float
+from tensorplay._verify.inputs import LAYOUTS, Case, TensorRecipe, _contents
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["from_schema", "neighbours"]
+
+# Rank 0, empty, one element, a prime, both sides of a power of two that kernels use as a block, several ranks.
+SHAPES: tuple[tuple[int, ...], ...] = ((7,), (4, 4), (3, 5), (), (0,), (1,), (0, 3), (2, 3, 5), (1023,), (1024,), (1025,))
+PLAIN = SHAPES[:3]
+SIZES = (0, 1, 7)
+EDGES = (1023, 1025)
+LARGEST = 1 << 18
+NUMBERS: dict[str, tuple[Any, ...]] = {
+    "int": (1, 0, 2),
+    "SymInt": (1, 0, 2),
+    "float": (0.5, 0.0, -2.0),
+    "Scalar": (2.0, 3, -0.5),
+    "number": (2.0, 3, -0.5),
+    "bool": (False, True),
+    "SymBool": (False, True),
+    "str": ("",),
+}
+
+
+class CannotGenerate(ValueError):
+    """The schema has an argument for which no input is known."""
+
+
+def recipe(shape: tuple[int, ...], dtype: str = "float32", *, seed: int = 0, fill: str = "normal") -> TensorRecipe:
+    """The recipe of `make_tensor` with these arguments."""
+    extra = f", fill={fill!r}" if fill != "normal" else ""
+    source = f"make_tensor({shape!r}, {dtype!r}, seed={seed}{extra})"
+    return TensorRecipe(_contents(shape, dtype, seed, fill), dtype, source)
+
+
+def _kind(argument: dict[str, Any]) -> str:
+    """The type without optional and alias marks: `Tensor`, `Tensor[]`, `int`, `int[]`..."""
+    text = str(argument["type"]).replace("Optional", "").strip()
+    return text.split("(")[0] + text.partition(")")[2] if "(" in text else text
+
+
+class _Maker:
+    """Fills in the arguments of a schema."""
+
+    def __init__(self, arguments: list[dict[str, Any]], seed: int) -> None:
+        self.arguments = arguments
+        self.seed = seed
+
+    def case(
+        self,
+        label: str,
+        shape: tuple[int, ...],
+        dtype: str,
+        *,
+        fill: str = "normal",
+        choice: dict[str, Any] | None = None,
+    ) -> Case:
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        skipped = False
+        for index, argument in enumerate(self.arguments):
+            name = argument["name"]
+            if choice and name in choice:
+                value = choice[name]
+            elif argument["has_default"] and not argument["is_tensor"]:
+                skipped = True
+                continue
+            else:
+                value = self._value(argument, index, shape, dtype, fill)
+            if argument["kwarg_only"] or skipped:
+                kwargs[name] = value
+            else:
+                args.append(value)
+        names = tuple(a["name"] for a in self.arguments)
+        return Case(label, tuple(args), kwargs, names)
+
+    def _value(self, argument: dict[str, Any], index: int, shape: tuple[int, ...], dtype: str, fill: str) -> Any:
+        kind = _kind(argument)
+        bare = kind.rstrip("?")
+        if bare == "Tensor":
+            return recipe(shape, dtype, seed=self.seed + index, fill=fill)
+        if bare.startswith("Tensor") and bare.endswith("]"):
+            return [recipe(shape, dtype, seed=self.seed + index + 100 * i, fill=fill) for i in (1, 2)]
+        if bare in NUMBERS:
+            return NUMBERS[bare][0]
+        if kind.endswith("?"):
+            return None
+        if bare.endswith("]"):
+            item = bare[: bare.index("[")]
+            return list(shape) if item in ("int", "SymInt") else [NUMBERS.get(item, (0,))[0]] * 2
+        if bare == "ScalarType":
+            return _native.float32
+        if bare == "Device":
+            return _native.device("cpu")
+        raise CannotGenerate(f"argument '{argument['name']}' of type {argument['type']}: pass inputs=")
+
+
+def from_schema(arguments: list[dict[str, Any]], seed: int) -> Iterator[Case]:
+    """Cases that a schema allows: plain ones first, then one change at a time."""
+    maker = _Maker(arguments, seed)
+    for shape in PLAIN:
+        yield maker.case(f"shape {shape}", shape, "float32")
+    for shape in SHAPES[3:]:
+        yield maker.case(f"shape {shape}", shape, "float32")
+    for dtype in (*FLOATS[1:], *INTEGERS[:2], "uint8", "bool"):
+        yield maker.case(f"dtype {dtype}", (3, 5), dtype)
+        yield maker.case(f"dtype {dtype}, square", (4, 4), dtype)
+    yield maker.case("special values", (24,), "float32", fill="special")
+    yield maker.case("special values, square", (5, 5), "float32", fill="special")
+    yield maker.case("positive values", (3, 5), "float32", fill="positive")
+    for argument in arguments:
+        kind = _kind(argument).rstrip("?")
+        if kind == "Tensor" and _kind(argument).endswith("?"):
+            yield maker.case(f"{argument['name']}=None", (4, 4), "float32", choice={argument["name"]: None})
+        for value in NUMBERS.get(kind, ())[1:]:
+            yield maker.case(f"{argument['name']}={value!r}", (4, 4), "float32", choice={argument["name"]: value})
+    for shape in ((4, 4), (3, 5)):
+        yield from _layouts(maker.case(f"shape {shape}", shape, "float32"), f", shape {shape}")
+
+
+def neighbours(case: Case) -> Iterator[Case]:
+    """Cases beside a given one: other layouts, sizes, dtypes and values, one change at a time."""
+    recipes = case.recipes()
+    if not recipes:
+        return
+    yield from _layouts(case, "")
+    yield from _sizes(case)
+    yield from _dtypes(case)
+    if any(is_float(r.dtype) for r in recipes):
+        yield case.map(f"{case.label}, special values", _special)
+
+
+def _layouts(case: Case, suffix: str) -> Iterator[Case]:
+    recipes = case.recipes()
+    for layout in LAYOUTS:
+        yield case.map(f"{case.label if not suffix else ''}{', ' if not suffix else ''}{layout}{suffix}", lambda r: r.laid_out(layout))
+    if len(recipes) > 1:
+        first = recipes[0]
+        yield case.replace(f"{case.label}, first tensor transposed", {id(first): first.laid_out("transposed")})
+
+
+def _sizes(case: Case) -> Iterator[Case]:
+    sizes = list(dict.fromkeys(n for r in case.recipes() for n in r.shape))
+    for old in sizes[-3:]:
+        for new in SIZES + (EDGES if old == sizes[-1] else ()):
+            total = sum(_count(tuple(new if n == old else n for n in r.shape)) for r in case.recipes())
+            if new != old and total <= LARGEST:
+                yield case.map(f"{case.label}, size {old} -> {new}", lambda r: _resized(r, old, new))
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    total = 1
+    for n in shape:
+        total *= n
+    return total
+
+
+def _resized(given: TensorRecipe, old: int, new: int) -> TensorRecipe:
+    """Every dimension of size `old` becomes `new`: contents are repeated, or made where there were none."""
+    import numpy as np
+
+    values = given.values
+    for axis, n in enumerate(given.shape):
+        if n == old:
+            index = np.arange(new) % max(old, 1)
+            values = values.take(index, axis=axis) if old else _filled(values, axis, new)
+    if values.shape == given.shape:
+        return given
+    source = f"resized({given.source}, {old}, {new})"
+    return TensorRecipe(np.ascontiguousarray(values), given.dtype, source, requires_grad=given.requires_grad)
+
+
+def _filled(values: np.ndarray[Any, Any], axis: int, size: int) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    shape = tuple(size if i == axis else n for i, n in enumerate(values.shape))
+    return np.ones(shape, dtype=values.dtype)
+
+
+def _dtypes(case: Case) -> Iterator[Case]:
+    recipes = case.recipes()
+    if any(is_float(r.dtype) for r in recipes):
+        for dtype in FLOATS:
+            if any(is_float(r.dtype) and r.dtype != dtype for r in recipes):
+                yield case.map(f"{case.label}, {dtype}", lambda r: r.cast(dtype) if is_float(r.dtype) else r)
+        yield case.map(f"{case.label}, int64", lambda r: r.cast("int64") if is_float(r.dtype) else r)
+    if any(r.dtype in ("int64", "int32") for r in recipes):
+        other = {"int64": "int32", "int32": "int64"}
+        yield case.map(f"{case.label}, other integers", lambda r: r.cast(other[r.dtype]) if r.dtype in other else r)
+
+
+def _special(given: TensorRecipe) -> TensorRecipe:
+    """NaN, infinities, -0 and extremes put over half of the elements."""
+    import numpy as np
+
+    if not is_float(given.dtype) or not given.values.size:
+        return given
+    marks = _contents((max(given.values.size, 24),), given.dtype, 0, "special")[: given.values.size]
+    mixed = np.where(np.arange(marks.size) % 2 == 0, marks, given.values.reshape(-1)).reshape(given.shape)
+    source = f"with_specials({given.source})"
+    return TensorRecipe(np.ascontiguousarray(mixed.astype(given.values.dtype)), given.dtype, source)

@@ -1,0 +1,357 @@
+"""VALUES, backwards: the registered gradient against numeric differences, in every memory order a gradient can have.
+
+Differences are central, in float64 where the op takes it. At a kink the gradient must lie between the one-sided
+derivatives, and only there is that enough. Compiled gradients are in `compiled`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tensorplay import _native
+from tensorplay._verify.arrays import NoGrad, Snapshot, bits, flatten, is_float, is_tensor, snapshot, to_numpy
+from tensorplay._verify.compare import compare
+from tensorplay._verify.inputs import LAYOUTS, Built, Case, TensorRecipe, _lay_out
+from tensorplay._verify.report import Tally
+from tensorplay._verify.subject import Subject
+from tensorplay._verify.values import Accepted, refusal, replay
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Recorded", "check_gradients", "cotangents", "record"]
+
+CASES = 12
+PROBES = 24  # elements of one tensor whose derivative is taken numerically
+SMALL = 256  # elements up to which a case is differentiated numerically
+# dtype -> (step, rtol, floor of atol): float64 finds an error of one part in ten thousand with room to spare.
+STEPS = {"float64": (1e-5, 2e-5, 1e-8), "float32": (1e-2, 2e-2, 1e-3)}
+
+
+class WithGrad:
+    """Grad mode on while it lasts, on this thread."""
+
+    def __enter__(self) -> None:
+        self._before = _native.set_grad_enabled(True)
+
+    def __exit__(self, *_: object) -> None:
+        _native.set_grad_enabled(self._before)
+
+
+@dataclass
+class Recorded:
+    """One recorded call: the outputs that can be differentiated and the inputs they may depend on."""
+
+    built: Built
+    outputs: list[Any]
+    indices: list[int]
+    inputs: list[tuple[str, Any]]
+
+    def gradients(self, cotangents: list[Any]) -> list[Any]:
+        """One gradient or None per input; the graph stays."""
+        tensors = [tensor for _, tensor in self.inputs]
+        with WithGrad():
+            return list(_native.grad(self.outputs, tensors, cotangents, True, False, True))
+
+
+def differentiable(case: Case, dtype: str | None) -> Case:
+    """The case with every floating tensor in `dtype` and requiring a gradient."""
+
+    def change(recipe: TensorRecipe) -> TensorRecipe:
+        if not is_float(recipe.dtype):
+            return recipe
+        return dataclasses.replace(recipe.cast(dtype) if dtype else recipe, requires_grad=True)
+
+    return case.map(f"{case.label}, {dtype}" if dtype else case.label, change)
+
+
+def record(function: Any, case: Case) -> Recorded:
+    """Calls `function` with gradients recorded."""
+    built = case.build()
+    with WithGrad():
+        results = flatten(function(*built.args, **built.kwargs))
+    found = [(i, r) for i, r in enumerate(results) if is_tensor(r) and r.requires_grad]
+    inputs = [(name, tensor) for name, tensor, _ in built.tensors if tensor.requires_grad]
+    return Recorded(built, [r for _, r in found], [i for i, _ in found], inputs)
+
+
+def cotangents(outputs: list[Any], seed: int, layout: str = "contiguous") -> list[Any]:
+    """A seeded gradient per output, in this layout ("expanded" repeats its first row)."""
+    import numpy as np
+
+    rng = np.random.Generator(np.random.PCG64([seed, 7]))
+    made = []
+    for output in outputs:
+        values = rng.standard_normal(tuple(output.shape)) + 0.25
+        stored = "float32" if output.dtype.name == "bfloat16" else output.dtype.name
+        values = values.astype(stored)
+        if layout == "expanded" and values.ndim and values.shape[0]:
+            values = np.ascontiguousarray(np.broadcast_to(values[:1], values.shape))
+        made.append(_lay_out(values, output.dtype.name, layout)[0])
+    return made
+
+
+def check_gradients(subject: Subject, accepted: list[Accepted], seed: int, tally: Tally) -> None:
+    """The backward rule of the subject on the accepted cases that have floating inputs."""
+    kind = subject.info.get("autograd", "custom")
+    if kind == "missing":
+        tally.skip("gradient", "no backward is registered; calls that need one raise", subject.location)
+        return
+    if subject.mutated:
+        tally.skip("gradient", "the op writes to its arguments", subject.location)
+        return
+    chosen = _chosen(accepted)
+    if not chosen:
+        tally.skip("gradient", "no accepted case has floating inputs", subject.location)
+        return
+    if kind == "not differentiable":
+        _check_not_differentiable(subject, chosen, tally)
+        return
+    for case in chosen:
+        _check_case(subject, case, seed, tally)
+
+
+def _chosen(accepted: list[Accepted]) -> list[Case]:
+    """Small cases in one dtype without extreme values, given ones first, and one with zeros, where kinks are."""
+    cases = [item.case for item in accepted if _suits(item.case)]
+    cases.sort(key=lambda case: not case.given)
+    if cases:
+        planted = cases[0].map(f"{cases[0].label}, with zeros", _with_zero)
+        cases = [*cases[: CASES - 1], planted]
+    return cases
+
+
+def _suits(case: Case) -> bool:
+    recipes = [recipe for recipe in case.recipes() if is_float(recipe.dtype)]
+    if not recipes or any(recipe.dtype not in ("float32", "float64") for recipe in recipes):
+        return False
+    import numpy as np
+
+    finite = all(bool(np.isfinite(r.values).all()) and (not r.values.size or np.abs(r.values).max() < 1e6) for r in recipes)
+    return finite and sum(recipe.values.size for recipe in recipes) <= 2048
+
+
+def _with_zero(recipe: TensorRecipe) -> TensorRecipe:
+    if not is_float(recipe.dtype) or not recipe.values.size:
+        return recipe
+    values = recipe.values.copy()
+    values.reshape(-1)[0] = 0.0
+    return dataclasses.replace(recipe, values=values, source=f"{recipe.source} with element 0 set to 0")
+
+
+def _check_not_differentiable(subject: Subject, cases: list[Case], tally: Tally) -> None:
+    case = differentiable(cases[0], None)
+    try:
+        recorded = record(subject.function, case)
+    except Exception as error:
+        tally.fail("gradient", f"an input that requires a gradient is refused: {refusal(error)}", subject.location)
+        return
+    if recorded.outputs:
+        tally.fail("gradient", "declared non-differentiable, but an output requires a gradient", subject.location)
+    else:
+        tally.ok("gradient", "non-differentiable, and no output requires one", location=subject.location)
+
+
+def _check_case(subject: Subject, case: Case, seed: int, tally: Tally) -> None:
+    """One case: in float64 against numbers, and in its own dtype for type and rough agreement."""
+    exact = differentiable(case, "float64")
+    precise = "float64"
+    if subject.run(exact, subject.reference()).error is not None:
+        exact, precise = differentiable(case, None), "float32"
+    where = replay(subject, exact)
+    try:
+        recorded = record(subject.function, exact)
+        if not recorded.outputs:
+            tally.skip(f"gradient: {case.label}", "no output requires a gradient", subject.location)
+            return
+        given = cotangents(recorded.outputs, seed)
+        before = [bits(t) for t in [*given, *(t for _, t in recorded.inputs)]]
+        found = recorded.gradients(given)
+    except Exception as error:
+        tally.fail("gradient has one value per input", f"{refusal(error)}\n{where}", subject.location)
+        return
+    tally.ok("gradient has one value per input", location=subject.location)
+    if not _check_types(subject, recorded, found, where, tally):
+        return
+    _check_repeat(subject, recorded, given, found, before, where, tally)
+    _check_layouts(subject, recorded, seed, where, tally)
+    _check_numeric(subject, exact, recorded, given, found, precise, tally)
+
+
+def _check_types(subject: Subject, recorded: Recorded, found: list[Any], where: str, tally: Tally) -> bool:
+    name = "gradient fits its input"
+    for (argument, tensor), gradient in zip(recorded.inputs, found, strict=True):
+        if gradient is None:
+            continue
+        for what in ("shape", "dtype", "device"):
+            got, want = getattr(gradient, what), getattr(tensor, what)
+            if got != want:
+                tally.fail(name, f"{what} of the gradient of '{argument}' is {got}, the input's is {want}\n{where}", subject.location)
+                return False
+    tally.ok(name, "shape, dtype, device", location=subject.location)
+    return True
+
+
+def _check_repeat(
+    subject: Subject, recorded: Recorded, given: list[Any], found: list[Any], before: list[bytes], where: str, tally: Tally
+) -> None:
+    """Backward writes to nothing that others hold, and a second one gives the same bits."""
+    name = "backward leaves its inputs alone"
+    labels = [f"the gradient of output {i}" for i in recorded.indices] + [n for n, _ in recorded.inputs]
+    after = [bits(t) for t in [*given, *(t for _, t in recorded.inputs)]]
+    touched = [label for label, a, b in zip(labels, before, after, strict=True) if a != b]
+    if touched:
+        tally.fail(name, f"backward wrote to {', '.join(touched)}\n{where}", subject.location)
+        return
+    first = [snapshot(g) for g in found]
+    try:
+        second = [snapshot(g) for g in recorded.gradients(given)]
+    except Exception as error:
+        tally.fail(name, f"a second backward over the same graph raised {refusal(error)}\n{where}", subject.location)
+        return
+    if subject.repeatable and not all(a.same_bits(b) for a, b in zip(first, second, strict=True)):
+        tally.fail(name, f"a second backward over the same graph gave other gradients\n{where}", subject.location)
+        return
+    tally.ok(name, "inputs, gradients given, and a second backward compared bit by bit", location=subject.location)
+
+
+def _check_layouts(subject: Subject, recorded: Recorded, seed: int, where: str, tally: Tally) -> None:
+    """Equal gradients in other memory give equal results."""
+    name = "gradient in any memory order"
+    for layout in LAYOUTS:
+        wanted_of = _expanded_first(recorded.outputs, seed) if layout == "expanded" else cotangents(recorded.outputs, seed)
+        try:
+            wanted = recorded.gradients(wanted_of)
+            found = recorded.gradients(cotangents(recorded.outputs, seed, layout))
+        except Exception as error:
+            tally.fail(name, f"a gradient that is {layout}: {refusal(error)}\n{where}", subject.location)
+            continue
+        for (argument, _), got, want in zip(recorded.inputs, found, wanted, strict=True):
+            comparison = compare(snapshot(got), snapshot(want))
+            if comparison.ok:
+                tally.ok(name, f"{layout}: {comparison.detail}", score=comparison.score, location=subject.location)
+            else:
+                detail = f"with a gradient that is {layout}, that of '{argument}' differs: {comparison.detail}"
+                tally.fail(name, f"{detail}\n{where}", subject.location)
+
+
+def _expanded_first(outputs: list[Any], seed: int) -> list[Any]:
+    """The contents of expanded cotangents in plain memory."""
+    return [_lay_out(to_numpy(t), t.dtype.name, "contiguous")[0] for t in cotangents(outputs, seed, "expanded")]
+
+
+class Numeric:
+    """The scalar function sum(cotangent * output) of one case, evaluated without gradients at moved inputs."""
+
+    def __init__(self, subject: Subject, case: Case, recorded: Recorded, given: list[Any]) -> None:
+        self.subject = subject
+        self.case = case
+        self.indices = recorded.indices
+        self.weights = [to_numpy(t).astype("float64") for t in given]
+        self.center = self._outputs(case)
+        self.scale = sum(float(abs(w * c).sum()) for w, c in zip(self.weights, self.center, strict=True))
+
+    def _outputs(self, case: Case) -> list[np.ndarray[Any, Any]]:
+        built = case.build()
+        _native.manual_seed(0)
+        with NoGrad():
+            results = flatten(self.subject.function(*built.args, **built.kwargs))
+        return [to_numpy(results[i]).astype("float64") for i in self.indices]
+
+    def moved(self, recipe: TensorRecipe, at: tuple[int, ...], step: float) -> list[np.ndarray[Any, Any]]:
+        """Outputs with one element of one input moved."""
+        values = recipe.values.copy()
+        values[at] += step
+        return self._outputs(self.case.replace("moved", {id(recipe): dataclasses.replace(recipe, values=values)}))
+
+    def slope(self, high: list[np.ndarray[Any, Any]], low: list[np.ndarray[Any, Any]], width: float) -> float:
+        """Weighted difference per `width`, summed last so that large outputs do not drown small changes."""
+        return sum(float((w * (h - l)).sum()) for w, h, l in zip(self.weights, high, low, strict=True)) / width
+
+    def derivatives(self, recipe: TensorRecipe, at: tuple[int, ...], step: float) -> tuple[float, float, float]:
+        """(central, from the right, from the left)."""
+        high, low = self.moved(recipe, at, step), self.moved(recipe, at, -step)
+        sides = self.slope(high, self.center, step), self.slope(self.center, low, step)
+        return self.slope(high, low, 2 * step), *sides
+
+
+def _check_numeric(
+    subject: Subject, case: Case, recorded: Recorded, given: list[Any], found: list[Any], dtype: str, tally: Tally
+) -> None:
+    """Every probed element of every input's gradient against differences."""
+    import numpy as np
+
+    name = f"gradient against differences in {dtype}"
+    recipes = [recipe for recipe in case.recipes() if recipe.requires_grad]
+    if sum(recipe.values.size for recipe in recipes) > SMALL:
+        return
+    if subject.effects & {"nondeterministic"}:
+        tally.skip(name, "the op is declared nondeterministic", subject.location)
+        return
+    numeric = Numeric(subject, case, recorded, given)
+    for recipe, (argument, _), gradient in zip(recipes, recorded.inputs, found, strict=True):
+        analytic = np.zeros(recipe.shape) if gradient is None else to_numpy(gradient).astype("float64")
+        size = recipe.values.size
+        if recipe.layout == "expanded":  # one stored row: moving an element moves its whole column
+            continue
+        probes = range(size) if size <= PROBES else np.random.Generator(np.random.PCG64(0)).permutation(size)[:PROBES]
+        for flat in probes:
+            at = tuple(int(i) for i in np.unravel_index(int(flat), recipe.shape))
+            verdict = _probe(numeric, recipe, at, float(analytic[at]), dtype)
+            if verdict is None:
+                continue
+            ok, text, score = verdict
+            if gradient is None:
+                text = f"{text}; backward returned None for it"
+            if ok:
+                tally.ok(name, f"worst: '{argument}' at {list(at)}: {text}", score=score, location=subject.location)
+            else:
+                tally.fail(name, f"'{argument}' at {list(at)}: {text}\n{replay(subject, case)}", subject.location)
+                break
+
+
+def _probe(
+    numeric: Numeric, recipe: TensorRecipe, at: tuple[int, ...], analytic: float, dtype: str
+) -> tuple[bool, str, float] | None:
+    """(holds, what was compared, error over bound) for one element; None where the function is not finite."""
+    import math
+
+    step, rtol, floor = STEPS[dtype]
+    step *= max(1.0, abs(float(recipe.values[at])))
+    central, right, left = numeric.derivatives(recipe, at, step)
+    if not all(map(math.isfinite, (central, right, left))):
+        return None
+    noise = 4 * (2.2e-16 if dtype == "float64" else 1.2e-7) * numeric.scale / step
+    bound = floor + noise + rtol * abs(central)
+    error = abs(analytic - central)
+    text = f"got {analytic:.9g}, differences say {central:.9g} (error {error:.3g}, allowed {bound:.3g})"
+    if error <= bound:
+        return True, text, error / bound
+    if not math.isfinite(analytic):
+        return False, text, math.inf
+    if _is_kink(numeric, recipe, at, step, (right, left), bound):
+        inside = min(left, right) - bound <= analytic <= max(left, right) + bound
+        return inside, f"got {analytic:.9g} at a kink, one-sided derivatives are {left:.9g} and {right:.9g}", 0.0
+    wide, *_ = numeric.derivatives(recipe, at, 4 * step)
+    spread = abs(wide - central)
+    if math.isfinite(spread) and bound < spread and error <= bound + 3 * spread:
+        return True, f"{text}; the op's own rounding limits differences to {3 * spread:.3g}", 0.0
+    return False, text, error / bound
+
+
+def _is_kink(
+    numeric: Numeric, recipe: TensorRecipe, at: tuple[int, ...], step: float, sides: tuple[float, float], bound: float
+) -> bool:
+    """Whether the one-sided derivatives stay apart when the step shrinks; on a smooth function they meet."""
+    gap = abs(sides[0] - sides[1])
+    if gap <= 10 * bound:
+        return False
+    _, right, left = numeric.derivatives(recipe, at, step / 8)
+    return abs(right - left) > gap / 2
+
+
+def same_gradients(found: list[Any], wanted: list[Any]) -> list[tuple[Snapshot, Snapshot]]:
+    """Pairs to compare; None counts as itself."""
+    return [(snapshot(a), snapshot(b)) for a, b in zip(found, wanted, strict=True)]
