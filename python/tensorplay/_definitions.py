@@ -80,7 +80,9 @@ def custom_op(
     record = Record(place_of(fn), "custom_op", fn, slots(device_types), layouts(layout, parsed))
     if record.devices != ("default",):
         _require_device(parsed)
-    op, _ = define_record(parsed, record, _effects(effects, deterministic), labels(tags, None, "tag"), override)
+    op, _ = define_record(
+        parsed, record, _effects(effects, deterministic), labels(tags, None, "tag"), override
+    )
     for slot in record.devices:
         _op.register_kernel(name, slot, fn)
     functools.update_wrapper(op, fn, updated=())
@@ -111,7 +113,11 @@ def _effects(effects: str | Iterable[str] | None, deterministic: bool) -> list[s
 
 
 def op_schema(
-    name: str, fn: Callable[..., Any], mutates_args: Iterable[str] | str, text: str | None, tags: Sequence[str]
+    name: str,
+    fn: Callable[..., Any],
+    mutates_args: Iterable[str] | str,
+    text: str | None,
+    tags: Sequence[str],
 ) -> Schema:
     """The schema of `fn`: as given, checked against the function and `mutates_args`, or inferred."""
     if text is None:
@@ -210,7 +216,10 @@ def _changes(
         ("tags", sorted(info["tags"]), sorted(tags)),
     ]
     if before is not None:
-        pairs += [("device_types", before.devices, record.devices), ("layout", dict(before.layout), dict(record.layout))]
+        pairs += [
+            ("device_types", before.devices, record.devices),
+            ("layout", dict(before.layout), dict(record.layout)),
+        ]
     found = [f"{what} was {old}, is {new}" for what, old, new in pairs if old != new]
     if before is not None and _code(before.body) != _code(record.body):
         found.append("the body changed")
@@ -252,4 +261,3 @@ def when_defined(name: str, register: Callable[[], None]) -> None:
         register()
     else:
         _waiting.setdefault(name, []).append(register)
-

@@ -39,7 +39,9 @@ _SUPPORTED = (
     "Tensor, int, float, bool, str, int | float (any number), tensorplay.dtype, tensorplay.device; list[...] of Tensor, "
     "int, float, bool or int | float; each of these also as X | None; list[Tensor | None]"
 )
-_SUPPORTED_RETURNS = "Tensor, list[Tensor], int, float, bool, int | float, a tuple of these, or None for no result"
+_SUPPORTED_RETURNS = (
+    "Tensor, list[Tensor], int, float, bool, int | float, a tuple of these, or None for no result"
+)
 
 
 def infer_schema(
@@ -85,7 +87,9 @@ def mutated_names(mutates_args: Iterable[str] | str, kinds: Mapping[str, str]) -
         raise SchemaError(
             f"mutates_args must be a sequence of argument names, got the string {mutates_args!r}",
             code="TP1021",
-            notes=(f"write mutates_args=({mutates_args!r},), or mutates_args='unknown' for every Tensor argument",),
+            notes=(
+                f"write mutates_args=({mutates_args!r},), or mutates_args='unknown' for every Tensor argument",
+            ),
         )
     names = list(mutates_args)
     for name in names:
@@ -95,11 +99,16 @@ def mutated_names(mutates_args: Iterable[str] | str, kinds: Mapping[str, str]) -
             )
         if name not in kinds:
             near = difflib.get_close_matches(name, kinds, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; the arguments are {', '.join(kinds) or 'none'}"
+            hint = (
+                f"; did you mean {near[0]!r}?"
+                if near
+                else f"; the arguments are {', '.join(kinds) or 'none'}"
+            )
             raise SchemaError(f"mutates_args names {name!r}, which is no argument{hint}", code="TP1023")
         if name not in tensors:
             raise SchemaError(
-                f"mutates_args names {name!r}, whose type is {kinds[name]}: only Tensors can be written to", code="TP1024"
+                f"mutates_args names {name!r}, whose type is {kinds[name]}: only Tensors can be written to",
+                code="TP1024",
             )
     return frozenset(names)
 
@@ -109,7 +118,9 @@ def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
         signature = inspect.signature(fn)
     except (TypeError, ValueError) as error:
         raise SchemaError(
-            f"the signature of {fn!r} cannot be read: {error}", code="TP1025", notes=("pass schema='(...) -> ...'",)
+            f"the signature of {fn!r} cannot be read: {error}",
+            code="TP1025",
+            notes=("pass schema='(...) -> ...'",),
         ) from None
     refused = {
         inspect.Parameter.POSITIONAL_ONLY: "is positional-only",
@@ -145,7 +156,9 @@ class _Resolver:
     def names(self) -> Mapping[str, Any]:
         code = getattr(self.function, "__code__", None)
         closure: dict[str, Any] = {}
-        for name, cell in zip(code.co_freevars if code else (), self.function.__closure__ or (), strict=False):
+        for name, cell in zip(
+            code.co_freevars if code else (), self.function.__closure__ or (), strict=False
+        ):
             try:
                 closure[name] = cell.cell_contents
             except ValueError:
@@ -259,7 +272,9 @@ def _default_text(parameter: inspect.Parameter, kind: str) -> str:
         raise SchemaError(
             f"parameter {parameter.name!r} of type {kind} cannot have the default {value!r}",
             code="TP1030",
-            notes=("defaults are None, int, float, bool, str, dtype and device values of the parameter's type",),
+            notes=(
+                "defaults are None, int, float, bool, str, dtype and device values of the parameter's type",
+            ),
         )
     if isinstance(value, float):
         return ("-inf" if value < 0 else "inf") if math.isinf(value) else repr(value)
@@ -272,7 +287,11 @@ def _default_text(parameter: inspect.Parameter, kind: str) -> str:
 
 def _quoted(text: str) -> str:
     escapes = {"\\": "\\\\", '"': '\\"'}
-    return '"' + "".join(escapes.get(c) or (f"\\{ord(c):03o}" if ord(c) < 32 or ord(c) == 127 else c) for c in text) + '"'
+    return (
+        '"'
+        + "".join(escapes.get(c) or (f"\\{ord(c):03o}" if ord(c) < 32 or ord(c) == 127 else c) for c in text)
+        + '"'
+    )
 
 
 def _returned_type(fn: Callable[..., Any], resolve: _Resolver) -> str:
@@ -283,7 +302,9 @@ def _returned_type(fn: Callable[..., Any], resolve: _Resolver) -> str:
     if annotation in (None, type(None)):
         return "()"
     items = typing.get_args(annotation) if typing.get_origin(annotation) is tuple else None
-    texts = [_type_text(item, resolve, "the result") for item in (items if items is not None else [annotation])]
+    texts = [
+        _type_text(item, resolve, "the result") for item in (items if items is not None else [annotation])
+    ]
     if not texts or any(text not in _RETURNS for text in texts):
         raise SchemaError(
             f"the result is annotated {_name(annotation)}, which no schema type stands for, in {_shown(fn)}",
@@ -311,6 +332,8 @@ def _aliased_returns(
         raise SchemaError("tag 'out': the arguments written to must be keyword-only Tensors", code="TP1032")
     wanted = ", ".join(["Tensor"] * len(written))
     if returns not in (wanted, f"({wanted})"):
-        raise SchemaError(f"the arguments written to must be returned: -> {wanted}, got {returns}", code="TP1032")
+        raise SchemaError(
+            f"the arguments written to must be returned: -> {wanted}, got {returns}", code="TP1032"
+        )
     aliased = ", ".join(f"Tensor(a{i}!)" for i in written)
     return aliased if len(written) == 1 else f"({aliased})"

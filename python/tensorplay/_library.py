@@ -5,6 +5,7 @@ Lives here: `Library` and the free `impl`. Not here: what a definition or a kern
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -31,7 +32,9 @@ class Library:
 
     def __init__(self, ns: str, kind: str, dispatch_key: str = "") -> None:
         if kind not in _KINDS:
-            raise SchemaError(f"the kind of a library is one of {', '.join(_KINDS)}, got {kind!r}", code="TP1330")
+            raise SchemaError(
+                f"the kind of a library is one of {', '.join(_KINDS)}, got {kind!r}", code="TP1330"
+            )
         if kind != "IMPL":
             _definitions.check_name(f"{ns}::op")
         self.ns, self.kind, self.dispatch_key = ns, kind, dispatch_key
@@ -47,7 +50,7 @@ class Library:
                     notes=("use Library(ns, 'FRAGMENT') to add ops to it",),
                 )
             _owners[ns] = self._place
-            self._undo.append(lambda: _owners.pop(ns, None) and None)
+            self._undo.append(functools.partial(_disown, ns))
         self._end = weakref.finalize(self, _undo_all, self._undo)
         self._end.atexit = False
 
@@ -57,7 +60,9 @@ class Library:
     def __enter__(self) -> Library:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         self._destroy()
 
     def _destroy(self) -> None:
@@ -109,15 +114,21 @@ class Library:
             raise TypeError(f"impl() got an unexpected keyword argument {next(iter(kwargs))!r}")
         if fn is None:
             return lambda f: self.impl(name, f, key, allow_override=allow_override)
-        target = full_name(name) if isinstance(name, CustomOpDef) else self._qualified(name).removesuffix(".default")
+        target = (
+            full_name(name)
+            if isinstance(name, CustomOpDef)
+            else self._qualified(name).removesuffix(".default")
+        )
         if key.startswith("Autograd"):
             raise RegistrationError(
-                f"{target}: gradients are given by register_autograd, not by a kernel for {key!r}", code="TP1334"
+                f"{target}: gradients are given by register_autograd, not by a kernel for {key!r}",
+                code="TP1334",
             )
         slot = _op.kernel_slot(key)
         if (target, slot) in self._implemented and not allow_override:
             raise RegistrationError(
-                f"{target} has a kernel of this library for {slot!r} already: pass allow_override=True", code="TP1335"
+                f"{target} has a kernel of this library for {slot!r} already: pass allow_override=True",
+                code="TP1335",
             )
         self._implemented.add((target, slot))
         _definitions.when_defined(target, lambda: self._register(target, slot, fn))
@@ -139,8 +150,14 @@ class Library:
         if "::" not in head:
             return f"{self.ns}::{text.lstrip()}"
         if head.split("::")[0].strip() != self.ns:
-            raise SchemaError(f"{head.strip()!r} is not of the namespace '{self.ns}' of this library", code="TP1336")
+            raise SchemaError(
+                f"{head.strip()!r} is not of the namespace '{self.ns}' of this library", code="TP1336"
+            )
         return text
+
+
+def _disown(ns: str) -> None:
+    _owners.pop(ns, None)
 
 
 def _undo_all(undo: list[Callable[[], None]]) -> None:

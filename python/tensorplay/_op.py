@@ -100,7 +100,9 @@ def _require_callable(fn: Any, what: str) -> None:
         raise ArgumentError(f"{what} must be callable, got {type(fn).__name__}", code="TP1316")
 
 
-def with_layout(fn: Callable[..., Any], schema: _native.Schema, layout: Mapping[str, str]) -> Callable[..., Any]:
+def with_layout(
+    fn: Callable[..., Any], schema: _native.Schema, layout: Mapping[str, str]
+) -> Callable[..., Any]:
     """`fn` behind the op's layout promise: arguments declared contiguous arrive contiguous, or the call is refused."""
     wanted = {name for name, how in layout.items() if how == "contiguous"}
     if not wanted:
@@ -275,7 +277,9 @@ class KernelSwitch:
             if slot not in registered:
                 self._warn(f"{self._target} has no kernel for {slot!r} to {word}")
             elif _switches.enabled(self._target, slot) is self._enabled:
-                self._warn(f"nothing to {word}: the kernels of {self._target} for {slot!r} are {word}d already")
+                self._warn(
+                    f"nothing to {word}: the kernels of {self._target} for {slot!r} are {word}d already"
+                )
             self._tokens.append(_native.push_enabled(self._target, slot, self._enabled))
             _switches.states.setdefault((self._target, slot), []).append(self._enabled)
 

@@ -19,8 +19,12 @@ __all__ = ["get_op", "has_op", "install"]
 
 def _kernels(op: CustomOpDef) -> dict[str, list[Provenance]]:
     """Registered kernels by device slot, newest first."""
+    return _kernels_of(_native.op_info(full_name(op)))
+
+
+def _kernels_of(info: dict[str, Any]) -> dict[str, list[Provenance]]:
     found: dict[str, list[Provenance]] = {}
-    for slot, (name, file, line, executor), when in _native.op_info(full_name(op))["kernels"]:
+    for slot, (name, file, line, executor), when in info["kernels"]:
         if executor != "absent":
             found.setdefault(slot, []).append(Provenance(name, file, line, executor, when))
     return found
@@ -68,7 +72,9 @@ def _fake_line(info: dict[str, Any], record: Record | None) -> str:
     if info["fake"] == "missing":
         return "missing: add @op.register_fake"
     place = record.fake_place if record else None
-    return {"nothing": "not needed (returns nothing)", "python": f"python, {place}"}.get(info["fake"], info["fake"])
+    return {"nothing": "not needed (returns nothing)", "python": f"python, {place}"}.get(
+        info["fake"], info["fake"]
+    )
 
 
 def _autograd_line(info: dict[str, Any], record: Record | None) -> str:
@@ -81,7 +87,7 @@ def _autograd_line(info: dict[str, Any], record: Record | None) -> str:
 def _repr_of(name: str) -> list[str]:
     info, record = _native.op_info(name), record_of(name)
     rows = [("schema", info["schema"]), ("effects", ", ".join(info["effects"]) or "pure")]
-    kernels = [(slot, Provenance(*at, when)) for slot, at, when in info["kernels"] if at[3] != "absent"]
+    kernels = [(slot, kernel) for slot, found in _kernels_of(info).items() for kernel in found]
     rows += [("kernel", f"{slot}: {kernel}") for slot, kernel in kernels] or [("kernel", "none")]
     rows += [("fake", _fake_line(info, record)), ("autograd", _autograd_line(info, record))]
     return [f"  {label:<9}{text}" for label, text in rows]

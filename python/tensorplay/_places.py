@@ -58,21 +58,21 @@ class Place:
 
 def _code_of(fn: Any) -> tuple[CodeType | None, str]:
     """The author's code object and its name, through partials, wrappers, methods and callable objects."""
-    name = None
+    name: str | None = None
     while True:
         if isinstance(fn, functools.partial):
             fn = fn.func
-        elif (inner := getattr(fn, "__wrapped__", None)) is not None:
-            fn = inner
-        elif (inner := getattr(fn, "__func__", None)) is not None:
+        elif (inner := getattr(fn, "__wrapped__", None)) is not None or (
+            inner := getattr(fn, "__func__", None)
+        ) is not None:
             fn = inner
         else:
             break
-    code = getattr(fn, "__code__", None)
+    code: CodeType | None = getattr(fn, "__code__", None)
     if code is None and not isinstance(fn, type):
         name = type(fn).__qualname__
         code = getattr(type(fn).__call__, "__code__", None)
-    return code, name or getattr(fn, "__qualname__", type(fn).__qualname__)
+    return code, name or str(getattr(fn, "__qualname__", type(fn).__qualname__))
 
 
 def place_of(fn: Callable[..., Any]) -> Place:

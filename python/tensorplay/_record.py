@@ -43,9 +43,7 @@ def full_name(op: str | CustomOpDef) -> str:
     if isinstance(op, str):
         return op.removesuffix(".default")
     if not isinstance(op, CustomOpDef):
-        raise ArgumentError(
-            f"expected an op or its name 'ns::name', got {type(op).__name__}", code="TP1310"
-        )
+        raise ArgumentError(f"expected an op or its name 'ns::name', got {type(op).__name__}", code="TP1310")
     name = _native.op_name(op)
     overloads = _native.op_overloads(op)
     if not overloads or name in overloads:
@@ -97,7 +95,8 @@ def slots(devices: str | Iterable[str] | None) -> tuple[str, ...]:
     for device in found:
         if device not in known:
             raise SchemaError(
-                f"{device!r} is no device type; known are 'cpu', 'cuda' and 'meta', and None for all", code="TP1312"
+                f"{device!r} is no device type; known are 'cpu', 'cuda' and 'meta', and None for all",
+                code="TP1312",
             )
     return found or ("default",)
 
@@ -118,9 +117,13 @@ def layouts(layout: Mapping[str, str] | None, schema: _native.Schema) -> dict[st
     for name, wanted in (layout or {}).items():
         if name not in tensors:
             known = ", ".join(tensors) or "none"
-            raise SchemaError(f"layout names {name!r}, which is no Tensor argument (they are {known})", code="TP1314")
+            raise SchemaError(
+                f"layout names {name!r}, which is no Tensor argument (they are {known})", code="TP1314"
+            )
         if wanted not in ("any", "contiguous"):
-            raise SchemaError(f"layout of {name!r} must be 'any' or 'contiguous', got {wanted!r}", code="TP1314")
+            raise SchemaError(
+                f"layout of {name!r} must be 'any' or 'contiguous', got {wanted!r}", code="TP1314"
+            )
     return dict(layout or {})
 
 
@@ -144,7 +147,9 @@ def check_accepts(fn: Function, schema: _native.Schema, *, names: bool, what: st
             problem = f"its parameter {parameter.name!r} stands where the schema has {name!r}"
     needed = [p.name for p in given[len(positional) :] if p.default is p.empty and p.name not in keywords]
     needed += [
-        p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in keywords
+        p.name
+        for p in parameters
+        if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in keywords
     ]
     if needed and problem is None:
         problem = f"it needs {needed[0]!r}, which the schema lacks"

@@ -136,7 +136,9 @@ def _launch(kernel: Any, grid: Any, *args: Any, **kwargs: Any) -> Any:
         raise CaptureError(
             f"the Triton kernel {_kernel_name(kernel)} was launched inside a capture",
             code="TP4010",
-            notes=("put the launch into an op made by tensorplay.library.triton_op: it becomes one node of the graph",),
+            notes=(
+                "put the launch into an op made by tensorplay.library.triton_op: it becomes one node of the graph",
+            ),
         )
     tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, _native.Tensor)]
     if any(t.is_fake or t.device.type == "meta" for t in tensors):

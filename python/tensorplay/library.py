@@ -1,10 +1,14 @@
 """Operators: define one, give it kernels, a fake rule and a backward rule, look it up.
 
-Only re-exports. Definitions live in `_definitions`, registrations in `_op`, inference in `_infer`, libraries in
+Mostly re-exports. Definitions live in `_definitions`, registrations in `_op`, inference in `_infer`, libraries in
 `_library`, Triton ops in `_triton_op`.
 """
 
 from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tensorplay import _native
 from tensorplay._definitions import custom_op, define
@@ -26,6 +30,22 @@ from tensorplay._triton_op import triton_op, wrap_triton
 list_ops = _native.list_ops
 install()
 
+
+def opcheck(
+    op: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    raise_exception: bool = True,
+    **options: Any,
+) -> dict[str, str]:
+    """Checks an op's registrations on one call: `{check name: "SUCCESS" or what is wrong}`; see `tensorplay.verify`."""
+    # By name: the verifier is a layer above this one.
+    checker = importlib.import_module("tensorplay.verify")
+    found: dict[str, str] = checker.opcheck(op, args, kwargs, raise_exception=raise_exception, **options)
+    return found
+
+
 __all__ = [
     "CustomOpDef",
     "Library",
@@ -40,6 +60,7 @@ __all__ = [
     "impl_abstract",
     "infer_schema",
     "list_ops",
+    "opcheck",
     "register_autograd",
     "register_fake",
     "register_kernel",

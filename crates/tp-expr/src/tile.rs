@@ -3,11 +3,12 @@
 //! streamed from and to their own memory.
 //!
 //! Memory is reached through raw pointers only, read and written without alignment: the caller promises that they
-//! cover the iteration space. Kernels are in `kernels`, slots in `compile`, strided operands in `gather`, the loop
+//! cover the iteration space. Kernels are in `kernels`, slots in `compile`, pairs of instructions in `fuse`, strided operands in `gather`, the loop
 //! over tiles in `run`.
 
 mod cast;
 mod compile;
+mod fuse;
 mod gather;
 mod isa;
 mod kernels;

@@ -5,7 +5,6 @@
 
 use crate::capture::literal;
 use crate::ir::{Const, Operand};
-use smallvec::SmallVec;
 use std::fmt::Write;
 use std::sync::Arc;
 use tp_dispatch::{Arg, OpHandle, state};
@@ -18,8 +17,10 @@ pub struct GuardSet {
     names: Box<[Arc<str>]>,
     /// Mode that must hold, where a tensor requires a gradient.
     grad_mode: Option<bool>,
-    /// Pairs of inputs, by argument, and whether they share memory.
-    memory: Box<[(u32, u32, bool)]>,
+    /// Arguments that are the very tensor of an earlier one.
+    same: Box<[(u32, u32)]>,
+    /// Pairs of inputs, and whether they share memory.
+    memory: Box<[(Place, Place, bool)]>,
     /// Definitions that were captured.
     ops: Box<[(OpHandle, u64)]>,
     /// Lifted tensors, and whether each required a gradient.
@@ -109,11 +110,18 @@ impl TensorGuard {
     }
 }
 
+/// Where an input of a graph comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    Argument(u32),
+    Lifted(u32),
+}
+
 /// What a capture depended on besides its arguments.
 #[derive(Default)]
 pub struct Context {
     /// Pairs of arguments whose shared memory matters.
-    pub memory: Vec<(u32, u32)>,
+    pub memory: Vec<(Place, Place)>,
     pub ops: Vec<OpHandle>,
     pub lifted: Vec<Tensor>,
 }
@@ -129,15 +137,25 @@ impl GuardSet {
             .collect();
         let takes_grad = |g: &ArgGuard| matches!(g, ArgGuard::Tensor(t) if t.requires_grad());
         let any_grad = guards.iter().any(takes_grad) || context.lifted.iter().any(Tensor::requires_grad);
-        let shares = |(i, j): (u32, u32)| (i, j, share_memory(args, i, j));
-        GuardSet {
+        let mut set = GuardSet {
             names: names.into(),
             grad_mode: any_grad.then(state::is_grad_enabled),
-            memory: context.memory.into_iter().map(shares).collect(),
+            same: same_tensors(args),
+            memory: Box::default(),
             ops: context.ops.into_iter().map(|op| (op, op.generation())).collect(),
             lifted: context.lifted.into_iter().map(|t| (t.clone(), t.requires_grad())).collect(),
             args: guards,
-        }
+        };
+        set.memory = context.memory.into_iter().map(|(a, b)| (a, b, set.share_memory(args, a, b))).collect();
+        set
+    }
+
+    fn share_memory(&self, args: &[Arg<'_>], a: Place, b: Place) -> bool {
+        let tensor = |p: Place| match p {
+            Place::Argument(i) => args.get(i as usize).and_then(Arg::tensor),
+            Place::Lifted(i) => self.lifted.get(i as usize).map(|(t, _)| t),
+        };
+        tensor(a).zip(tensor(b)).is_some_and(|(a, b)| a.shares_storage(b))
     }
 
     /// Whether every guard holds.
@@ -157,7 +175,8 @@ impl GuardSet {
             }
         }
         self.grad_mode.is_none_or(|mode| mode == state::is_grad_enabled())
-            && self.memory.iter().all(|&(i, j, shared)| share_memory(args, i, j) == shared)
+            && self.same.iter().all(|&(i, j)| same(args, i, j))
+            && self.memory.iter().all(|&(a, b, shared)| self.share_memory(args, a, b) == shared)
             && self.ops.iter().all(|(op, generation)| op.generation() == *generation)
             && self.lifted.iter().all(|(t, grad)| t.requires_grad() == *grad)
     }
@@ -189,8 +208,11 @@ impl GuardSet {
         if let Some(mode) = self.grad_mode.filter(|m| *m != state::is_grad_enabled()) {
             return format!("is_grad_enabled() == {}, got {}", python_bool(mode), python_bool(!mode));
         }
-        if let Some(&(i, j, shared)) = self.memory.iter().find(|&&(i, j, s)| share_memory(args, i, j) != s) {
-            let text = self.memory_text(i, j, shared);
+        if let Some(&(i, j)) = self.same.iter().find(|&&(i, j)| !same(args, i, j)) {
+            return format!("{} is {}, got two tensors", self.name(j as usize), self.name(i as usize));
+        }
+        if let Some(&(a, b, shared)) = self.memory.iter().find(|&&(a, b, s)| self.share_memory(args, a, b) != s) {
+            let text = self.memory_text(a, b, shared);
             return format!("{text}, which changed");
         }
         if let Some((op, _)) = self.ops.iter().find(|(op, generation)| op.generation() != *generation) {
@@ -212,7 +234,8 @@ impl GuardSet {
             }
         }
         out.extend(self.grad_mode.map(|m| format!("is_grad_enabled() == {}", python_bool(m))));
-        out.extend(self.memory.iter().map(|&(i, j, shared)| self.memory_text(i, j, shared)));
+        out.extend(self.same.iter().map(|&(i, j)| format!("{} is {}", self.name(j as usize), self.name(i as usize))));
+        out.extend(self.memory.iter().map(|&(a, b, shared)| self.memory_text(a, b, shared)));
         out.extend(self.ops.iter().map(|(op, _)| format!("the definition of {op} is the one captured")));
         let grads = self.lifted.iter().enumerate();
         out.extend(grads.map(|(i, (_, grad))| format!("lifted{i}.requires_grad == {}", python_bool(*grad))));
@@ -223,17 +246,28 @@ impl GuardSet {
         self.names.get(i).map_or_else(|| format!("arg{i}"), ToString::to_string)
     }
 
-    fn memory_text(&self, i: u32, j: u32, shared: bool) -> String {
+    fn memory_text(&self, a: Place, b: Place, shared: bool) -> String {
         let verb = if shared { "share" } else { "do not share" };
-        format!("{} and {} {verb} memory", self.name(i as usize), self.name(j as usize))
+        let name = |p: Place| match p {
+            Place::Argument(i) => self.name(i as usize),
+            Place::Lifted(i) => format!("lifted{i}"),
+        };
+        format!("{} and {} {verb} memory", name(a), name(b))
     }
 }
 
-fn share_memory(args: &[Arg<'_>], i: u32, j: u32) -> bool {
+fn same(args: &[Arg<'_>], i: u32, j: u32) -> bool {
     match (args.get(i as usize), args.get(j as usize)) {
-        (Some(Arg::Tensor(a)), Some(Arg::Tensor(b))) => a.shares_storage(b),
+        (Some(Arg::Tensor(a)), Some(Arg::Tensor(b))) => a.same(b),
         _ => false,
     }
+}
+
+/// Pairs (first, later) of arguments that are one tensor.
+fn same_tensors(args: &[Arg<'_>]) -> Box<[(u32, u32)]> {
+    let n = args.len() as u32;
+    let first = |j: u32| (0..j).find(|&i| same(args, i, j)).map(|i| (i, j));
+    (0..n).filter_map(first).collect()
 }
 
 /// Literals of the common kinds without building an operand.
@@ -262,9 +296,4 @@ pub(crate) fn tuple(items: &[i64]) -> String {
     }
     out.push_str(if items.len() == 1 { ",)" } else { ")" });
     out
-}
-
-/// Names of the arguments that are tensors, for pairs.
-pub(crate) fn tensor_arguments(args: &[Arg<'_>]) -> SmallVec<[u32; 8]> {
-    (0u32..).zip(args).filter(|(_, a)| matches!(a, Arg::Tensor(_))).map(|(i, _)| i).collect()
 }

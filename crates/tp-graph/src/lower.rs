@@ -125,7 +125,7 @@ impl Planner<'_> {
             }
         }
         match NativeKernel::compile(&region) {
-            Ok(kernel) => self.fused(&region, backend::NATIVE, Exec::Native(kernel), reason),
+            Ok(kernel) => self.fused(&region, backend::NATIVE, Exec::Native(Arc::new(kernel)), reason),
             // The ops run one by one.
             Err(why) => self.calls(nodes, reason.or(Some(why)), false),
         }
@@ -330,5 +330,5 @@ fn fast(plan: &Plan) -> Option<Fast> {
     }
     let input = |s: &Src| if let Src::Input(i) = s { Some(*i) } else { None };
     let inputs: SmallVec<[u32; 4]> = inputs.iter().map(input).collect::<Option<_>>()?;
-    Some(Fast { inputs, spec: output.promise.clone() })
+    Some(Fast { inputs, spec: output.promise.clone(), kernel: kernel.clone() })
 }

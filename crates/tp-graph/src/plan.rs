@@ -69,7 +69,7 @@ pub(crate) struct FusedStep {
 }
 
 pub(crate) enum Exec {
-    Native(NativeKernel),
+    Native(Arc<NativeKernel>),
     Object(Arc<dyn Executor>),
     Host(Arc<dyn HostExecutor>),
     /// Native until the artifact is there.
@@ -114,6 +114,7 @@ pub struct Plan {
 pub(crate) struct Fast {
     pub inputs: SmallVec<[u32; 4]>,
     pub spec: TensorSpec,
+    pub kernel: Arc<NativeKernel>,
 }
 
 impl Plan {

@@ -29,12 +29,6 @@ impl Plan {
     /// # Safety
     /// Dtype, device, sizes and strides of every input are those the graph was planned for.
     pub(crate) unsafe fn run(&self, inputs: &[&Tensor], stamps: &mut Stamps) -> Result<Rets> {
-        if let Some(fast) = &self.fast
-            && !state::is_tracing()
-        {
-            // SAFETY: the caller's promise.
-            return unsafe { self.run_fast(fast, inputs, stamps) };
-        }
         let keys = self.calls.then(below_autograd);
         stamps.clear();
         let mut slots: Slots = SmallVec::from_elem(None, self.slots);
@@ -59,24 +53,23 @@ impl Plan {
         };
         self.outputs.iter().map(output).collect()
     }
+}
 
+impl Fast {
+    /// Runs the one region of a plan.
+    ///
     /// # Safety
-    /// As `run`.
+    /// As `Plan::run`.
     #[inline]
-    unsafe fn run_fast(&self, fast: &Fast, inputs: &[&Tensor], stamps: &mut Stamps) -> Result<Rets> {
-        let [step] = self.steps.as_slice() else { return Err(broken()) };
-        let Work::Fused(FusedStep { with: Exec::Native(kernel), .. }) = &step.work else { return Err(broken()) };
+    pub(crate) unsafe fn run(&self, inputs: &[&Tensor]) -> Result<Tensor> {
         let mut reads: SmallVec<[&Tensor; 4]> = SmallVec::new();
-        for &i in &fast.inputs {
+        for &i in &self.inputs {
             reads.push(inputs.get(i as usize).copied().ok_or_else(broken)?);
         }
-        let out = Tensor::empty(&fast.spec.sizes, fast.spec.dtype, fast.spec.device)?;
+        let out = Tensor::empty(&self.spec.sizes, self.spec.dtype, self.spec.device)?;
         // SAFETY: the caller's promise; the output is fresh.
-        unsafe { kernel.run_unchecked(&reads, std::slice::from_ref(&out))? };
-        stamps.set(0, kernel.marker());
-        let mut rets = Rets::new();
-        rets.push(Value::Tensor(out));
-        Ok(rets)
+        unsafe { self.kernel.run_unchecked(&reads, std::slice::from_ref(&out))? };
+        Ok(out)
     }
 }
 

@@ -15,7 +15,7 @@ use tp_tensor::{Device, DeviceKind};
 pub(crate) struct Stamp {
     pub marker: Option<Arc<CodegenMarker>>,
     /// Why this run did not use the executor planned.
-    pub reason: Option<FallbackReason>,
+    pub reason: Option<Box<FallbackReason>>,
 }
 
 /// The stamps of one run, one per region.
@@ -43,7 +43,7 @@ impl Stamps {
 
     pub fn set_reason(&mut self, region: u32, reason: FallbackReason) {
         if let Some(stamp) = self.0.get_mut(region as usize) {
-            stamp.reason = Some(reason);
+            stamp.reason = Some(Box::new(reason));
         }
     }
 
@@ -52,7 +52,7 @@ impl Stamps {
         let ran = plan.regions.iter().zip(&self.0).enumerate();
         ran.filter_map(|(index, (region, stamp))| {
             let marker = stamp.marker.clone()?;
-            let reason = stamp.reason.clone().or_else(|| region.reason.clone());
+            let reason = stamp.reason.as_deref().or(region.reason.as_ref()).cloned();
             Some(RegionRun { index, ops: region.ops.clone(), marker, reason })
         })
         .collect()

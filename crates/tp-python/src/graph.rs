@@ -123,7 +123,7 @@ fn node_object<'py>(py: Python<'py>, g: &Graph, n: &Node) -> PyResult<Bound<'py,
     kwargs.set_item("target", n.target.name())?;
     kwargs.set_item("inputs", PyTuple::new(py, n.inputs.iter().map(|o| o.to_string()))?)?;
     kwargs.set_item("outputs", PyTuple::new(py, values.iter().map(|v| v.to_string()))?)?;
-    kwargs.set_item("effects", PyTuple::new(py, n.effects.names())?)?;
+    kwargs.set_item("effects", PyTuple::new(py, n.effects.names().collect::<Vec<_>>())?)?;
     kwargs.set_item("location", n.location.as_ref().map(|l| l.to_string()))?;
     let specs = values.iter().map(|v| spec_tuple(py, g, *v)).collect::<PyResult<Vec<_>>>()?;
     kwargs.set_item("spec", PyTuple::new(py, specs)?)?;

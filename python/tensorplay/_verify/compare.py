@@ -56,7 +56,9 @@ def compare(
     """Compares shape, dtype, device and then the elements: |actual - expected| <= atol + rtol * |expected|."""
     if actual.values is None or expected.values is None:
         same = actual.same_bits(expected)
-        return Comparison(same, f"got {actual.literal!r}, expected {expected.literal!r}", 0.0 if same else float("inf"))
+        return Comparison(
+            same, f"got {actual.literal!r}, expected {expected.literal!r}", 0.0 if same else float("inf")
+        )
     fields = ["shape", "dtype", "device"] + (["strides"] if check_stride else [])
     for field in fields:
         got, want = getattr(actual, field), getattr(expected, field)
@@ -110,7 +112,11 @@ def _summary(got: Any, want: Any, error: Any, bound: Any, wrong: Any, dtype: str
     ulp = _ulp(worst_abs, float(want[at]), dtype)
     where = "[" + ", ".join(str(int(i)) for i in at) + "]"
     text = f"worst at {where}: got {_number(got[at])}, expected {_number(want[at])}"
-    text += f" (abs {worst_abs:.3g}, rel {worst_rel:.3g}" + (f", {ulp:.3g} ulp" if dtype in MANTISSA else "") + ")"
+    text += (
+        f" (abs {worst_abs:.3g}, rel {worst_rel:.3g}"
+        + (f", {ulp:.3g} ulp" if dtype in MANTISSA else "")
+        + ")"
+    )
     text = f"{bad} of {total} elements differ, {text}" if bad else f"{total} elements, {text}"
     if not error.any() and not bad:
         text = f"{total} elements, equal"
@@ -129,5 +135,7 @@ def _ulp(error: float, value: float, dtype: str) -> float:
 
     if dtype not in MANTISSA or not math.isfinite(value) or not math.isfinite(error):
         return 0.0 if error == 0 else float("inf")
-    exponent = SMALLEST_EXPONENT[dtype] if value == 0 else max(math.frexp(value)[1] - 1, SMALLEST_EXPONENT[dtype])
+    exponent = (
+        SMALLEST_EXPONENT[dtype] if value == 0 else max(math.frexp(value)[1] - 1, SMALLEST_EXPONENT[dtype])
+    )
     return float(error / 2.0 ** (exponent - MANTISSA[dtype]))

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorplay import _native
 from tensorplay._verify.arrays import FLOATS, INTEGERS, is_float
-from tensorplay._verify.inputs import LAYOUTS, Case, TensorRecipe, _contents
-
-if TYPE_CHECKING:
-    import numpy as np
+from tensorplay._verify.inputs import LAYOUTS, Case, TensorRecipe, contents
+from tensorplay._verify.transforms import changed, put_specials, resize
 
 __all__ = ["from_schema", "neighbours"]
 
 # Rank 0, empty, one element, a prime, both sides of a power of two that kernels use as a block, several ranks.
-SHAPES: tuple[tuple[int, ...], ...] = ((7,), (4, 4), (3, 5), (), (0,), (1,), (0, 3), (2, 3, 5), (1023,), (1024,), (1025,))
+SHAPES: tuple[tuple[int, ...], ...] = (
+    (7,),
+    (4, 4),
+    (3, 5),
+    (),
+    (0,),
+    (1,),
+    (0, 3),
+    (2, 3, 5),
+    (1023,),
+    (1024,),
+    (1025,),
+)
 PLAIN = SHAPES[:3]
 SIZES = (0, 1, 7)
 EDGES = (1023, 1025)
@@ -36,11 +46,13 @@ class CannotGenerate(ValueError):
     """The schema has an argument for which no input is known."""
 
 
-def recipe(shape: tuple[int, ...], dtype: str = "float32", *, seed: int = 0, fill: str = "normal") -> TensorRecipe:
+def recipe(
+    shape: tuple[int, ...], dtype: str = "float32", *, seed: int = 0, fill: str = "normal"
+) -> TensorRecipe:
     """The recipe of `make_tensor` with these arguments."""
     extra = f", fill={fill!r}" if fill != "normal" else ""
     source = f"make_tensor({shape!r}, {dtype!r}, seed={seed}{extra})"
-    return TensorRecipe(_contents(shape, dtype, seed, fill), dtype, source)
+    return TensorRecipe(contents(shape, dtype, seed, fill), dtype, source)
 
 
 def _kind(argument: dict[str, Any]) -> str:
@@ -84,7 +96,9 @@ class _Maker:
         names = tuple(a["name"] for a in self.arguments)
         return Case(label, tuple(args), kwargs, names)
 
-    def _value(self, argument: dict[str, Any], index: int, shape: tuple[int, ...], dtype: str, fill: str) -> Any:
+    def _value(
+        self, argument: dict[str, Any], index: int, shape: tuple[int, ...], dtype: str, fill: str
+    ) -> Any:
         kind = _kind(argument)
         bare = kind.rstrip("?")
         if bare == "Tensor":
@@ -123,9 +137,11 @@ def from_schema(arguments: list[dict[str, Any]], seed: int) -> Iterator[Case]:
         if kind == "Tensor" and _kind(argument).endswith("?"):
             yield maker.case(f"{argument['name']}=None", (4, 4), "float32", choice={argument["name"]: None})
         for value in NUMBERS.get(kind, ())[1:]:
-            yield maker.case(f"{argument['name']}={value!r}", (4, 4), "float32", choice={argument["name"]: value})
+            yield maker.case(
+                f"{argument['name']}={value!r}", (4, 4), "float32", choice={argument["name"]: value}
+            )
     for shape in ((4, 4), (3, 5)):
-        yield from _layouts(maker.case(f"shape {shape}", shape, "float32"), f", shape {shape}")
+        yield from _layouts(maker.case(f"shape {shape}", shape, "float32"))
 
 
 def neighbours(case: Case) -> Iterator[Case]:
@@ -133,20 +149,22 @@ def neighbours(case: Case) -> Iterator[Case]:
     recipes = case.recipes()
     if not recipes:
         return
-    yield from _layouts(case, "")
+    yield from _layouts(case)
     yield from _sizes(case)
     yield from _dtypes(case)
     if any(is_float(r.dtype) for r in recipes):
-        yield case.map(f"{case.label}, special values", _special)
+        yield case.map(f"{case.label}, special values", lambda r: changed(r, put_specials, "with_specials"))
 
 
-def _layouts(case: Case, suffix: str) -> Iterator[Case]:
+def _layouts(case: Case) -> Iterator[Case]:
     recipes = case.recipes()
     for layout in LAYOUTS:
-        yield case.map(f"{case.label if not suffix else ''}{', ' if not suffix else ''}{layout}{suffix}", lambda r: r.laid_out(layout))
+        yield case.map(f"{case.label}, {layout}", lambda r: r.laid_out(layout))
     if len(recipes) > 1:
         first = recipes[0]
-        yield case.replace(f"{case.label}, first tensor transposed", {id(first): first.laid_out("transposed")})
+        yield case.replace(
+            f"{case.label}, first tensor transposed", {id(first): first.laid_out("transposed")}
+        )
 
 
 def _sizes(case: Case) -> Iterator[Case]:
@@ -155,7 +173,9 @@ def _sizes(case: Case) -> Iterator[Case]:
         for new in SIZES + (EDGES if old == sizes[-1] else ()):
             total = sum(_count(tuple(new if n == old else n for n in r.shape)) for r in case.recipes())
             if new != old and total <= LARGEST:
-                yield case.map(f"{case.label}, size {old} -> {new}", lambda r: _resized(r, old, new))
+                yield case.map(
+                    f"{case.label}, size {old} -> {new}", lambda r: changed(r, resize, "resized", old, new)
+                )
 
 
 def _count(shape: tuple[int, ...]) -> int:
@@ -163,28 +183,6 @@ def _count(shape: tuple[int, ...]) -> int:
     for n in shape:
         total *= n
     return total
-
-
-def _resized(given: TensorRecipe, old: int, new: int) -> TensorRecipe:
-    """Every dimension of size `old` becomes `new`: contents are repeated, or made where there were none."""
-    import numpy as np
-
-    values = given.values
-    for axis, n in enumerate(given.shape):
-        if n == old:
-            index = np.arange(new) % max(old, 1)
-            values = values.take(index, axis=axis) if old else _filled(values, axis, new)
-    if values.shape == given.shape:
-        return given
-    source = f"resized({given.source}, {old}, {new})"
-    return TensorRecipe(np.ascontiguousarray(values), given.dtype, source, requires_grad=given.requires_grad)
-
-
-def _filled(values: np.ndarray[Any, Any], axis: int, size: int) -> np.ndarray[Any, Any]:
-    import numpy as np
-
-    shape = tuple(size if i == axis else n for i, n in enumerate(values.shape))
-    return np.ones(shape, dtype=values.dtype)
 
 
 def _dtypes(case: Case) -> Iterator[Case]:
@@ -196,16 +194,6 @@ def _dtypes(case: Case) -> Iterator[Case]:
         yield case.map(f"{case.label}, int64", lambda r: r.cast("int64") if is_float(r.dtype) else r)
     if any(r.dtype in ("int64", "int32") for r in recipes):
         other = {"int64": "int32", "int32": "int64"}
-        yield case.map(f"{case.label}, other integers", lambda r: r.cast(other[r.dtype]) if r.dtype in other else r)
-
-
-def _special(given: TensorRecipe) -> TensorRecipe:
-    """NaN, infinities, -0 and extremes put over half of the elements."""
-    import numpy as np
-
-    if not is_float(given.dtype) or not given.values.size:
-        return given
-    marks = _contents((max(given.values.size, 24),), given.dtype, 0, "special")[: given.values.size]
-    mixed = np.where(np.arange(marks.size) % 2 == 0, marks, given.values.reshape(-1)).reshape(given.shape)
-    source = f"with_specials({given.source})"
-    return TensorRecipe(np.ascontiguousarray(mixed.astype(given.values.dtype)), given.dtype, source)
+        yield case.map(
+            f"{case.label}, other integers", lambda r: r.cast(other[r.dtype]) if r.dtype in other else r
+        )

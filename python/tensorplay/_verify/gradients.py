@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tensorplay import _native
-from tensorplay._verify.arrays import NoGrad, Snapshot, bits, flatten, is_float, is_tensor, snapshot, to_numpy
+from tensorplay._verify.arrays import NoGrad, bits, flatten, is_float, is_tensor, snapshot, to_numpy
 from tensorplay._verify.compare import compare
-from tensorplay._verify.inputs import LAYOUTS, Built, Case, TensorRecipe, _lay_out
+from tensorplay._verify.inputs import LAYOUTS, Built, Case, TensorRecipe, lay_out
 from tensorplay._verify.report import Tally
 from tensorplay._verify.subject import Subject
+from tensorplay._verify.transforms import changed, put_zero
 from tensorplay._verify.values import Accepted, refusal, replay
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def cotangents(outputs: list[Any], seed: int, layout: str = "contiguous") -> lis
         values = values.astype(stored)
         if layout == "expanded" and values.ndim and values.shape[0]:
             values = np.ascontiguousarray(np.broadcast_to(values[:1], values.shape))
-        made.append(_lay_out(values, output.dtype.name, layout)[0])
+        made.append(lay_out(values, output.dtype.name, layout)[0])
     return made
 
 
@@ -118,7 +119,7 @@ def _chosen(accepted: list[Accepted]) -> list[Case]:
     cases = [item.case for item in accepted if _suits(item.case)]
     cases.sort(key=lambda case: not case.given)
     if cases:
-        planted = cases[0].map(f"{cases[0].label}, with zeros", _with_zero)
+        planted = cases[0].map(f"{cases[0].label}, with zeros", lambda r: changed(r, put_zero, "with_zero"))
         cases = [*cases[: CASES - 1], planted]
     return cases
 
@@ -129,16 +130,11 @@ def _suits(case: Case) -> bool:
         return False
     import numpy as np
 
-    finite = all(bool(np.isfinite(r.values).all()) and (not r.values.size or np.abs(r.values).max() < 1e6) for r in recipes)
+    finite = all(
+        bool(np.isfinite(r.values).all()) and (not r.values.size or np.abs(r.values).max() < 1e6)
+        for r in recipes
+    )
     return finite and sum(recipe.values.size for recipe in recipes) <= 2048
-
-
-def _with_zero(recipe: TensorRecipe) -> TensorRecipe:
-    if not is_float(recipe.dtype) or not recipe.values.size:
-        return recipe
-    values = recipe.values.copy()
-    values.reshape(-1)[0] = 0.0
-    return dataclasses.replace(recipe, values=values, source=f"{recipe.source} with element 0 set to 0")
 
 
 def _check_not_differentiable(subject: Subject, cases: list[Case], tally: Tally) -> None:
@@ -146,10 +142,14 @@ def _check_not_differentiable(subject: Subject, cases: list[Case], tally: Tally)
     try:
         recorded = record(subject.function, case)
     except Exception as error:
-        tally.fail("gradient", f"an input that requires a gradient is refused: {refusal(error)}", subject.location)
+        tally.fail(
+            "gradient", f"an input that requires a gradient is refused: {refusal(error)}", subject.location
+        )
         return
     if recorded.outputs:
-        tally.fail("gradient", "declared non-differentiable, but an output requires a gradient", subject.location)
+        tally.fail(
+            "gradient", "declared non-differentiable, but an output requires a gradient", subject.location
+        )
     else:
         tally.ok("gradient", "non-differentiable, and no output requires one", location=subject.location)
 
@@ -188,14 +188,24 @@ def _check_types(subject: Subject, recorded: Recorded, found: list[Any], where: 
         for what in ("shape", "dtype", "device"):
             got, want = getattr(gradient, what), getattr(tensor, what)
             if got != want:
-                tally.fail(name, f"{what} of the gradient of '{argument}' is {got}, the input's is {want}\n{where}", subject.location)
+                tally.fail(
+                    name,
+                    f"{what} of the gradient of '{argument}' is {got}, the input's is {want}\n{where}",
+                    subject.location,
+                )
                 return False
     tally.ok(name, "shape, dtype, device", location=subject.location)
     return True
 
 
 def _check_repeat(
-    subject: Subject, recorded: Recorded, given: list[Any], found: list[Any], before: list[bytes], where: str, tally: Tally
+    subject: Subject,
+    recorded: Recorded,
+    given: list[Any],
+    found: list[Any],
+    before: list[bytes],
+    where: str,
+    tally: Tally,
 ) -> None:
     """Backward writes to nothing that others hold, and a second one gives the same bits."""
     name = "backward leaves its inputs alone"
@@ -209,19 +219,29 @@ def _check_repeat(
     try:
         second = [snapshot(g) for g in recorded.gradients(given)]
     except Exception as error:
-        tally.fail(name, f"a second backward over the same graph raised {refusal(error)}\n{where}", subject.location)
+        tally.fail(
+            name, f"a second backward over the same graph raised {refusal(error)}\n{where}", subject.location
+        )
         return
     if subject.repeatable and not all(a.same_bits(b) for a, b in zip(first, second, strict=True)):
-        tally.fail(name, f"a second backward over the same graph gave other gradients\n{where}", subject.location)
+        tally.fail(
+            name, f"a second backward over the same graph gave other gradients\n{where}", subject.location
+        )
         return
-    tally.ok(name, "inputs, gradients given, and a second backward compared bit by bit", location=subject.location)
+    tally.ok(
+        name, "inputs, gradients given, and a second backward compared bit by bit", location=subject.location
+    )
 
 
 def _check_layouts(subject: Subject, recorded: Recorded, seed: int, where: str, tally: Tally) -> None:
     """Equal gradients in other memory give equal results."""
     name = "gradient in any memory order"
     for layout in LAYOUTS:
-        wanted_of = _expanded_first(recorded.outputs, seed) if layout == "expanded" else cotangents(recorded.outputs, seed)
+        wanted_of = (
+            _expanded_first(recorded.outputs, seed)
+            if layout == "expanded"
+            else cotangents(recorded.outputs, seed)
+        )
         try:
             wanted = recorded.gradients(wanted_of)
             found = recorded.gradients(cotangents(recorded.outputs, seed, layout))
@@ -231,15 +251,21 @@ def _check_layouts(subject: Subject, recorded: Recorded, seed: int, where: str, 
         for (argument, _), got, want in zip(recorded.inputs, found, wanted, strict=True):
             comparison = compare(snapshot(got), snapshot(want))
             if comparison.ok:
-                tally.ok(name, f"{layout}: {comparison.detail}", score=comparison.score, location=subject.location)
+                tally.ok(
+                    name, f"{layout}: {comparison.detail}", score=comparison.score, location=subject.location
+                )
             else:
-                detail = f"with a gradient that is {layout}, that of '{argument}' differs: {comparison.detail}"
+                detail = (
+                    f"with a gradient that is {layout}, that of '{argument}' differs: {comparison.detail}"
+                )
                 tally.fail(name, f"{detail}\n{where}", subject.location)
 
 
 def _expanded_first(outputs: list[Any], seed: int) -> list[Any]:
     """The contents of expanded cotangents in plain memory."""
-    return [_lay_out(to_numpy(t), t.dtype.name, "contiguous")[0] for t in cotangents(outputs, seed, "expanded")]
+    return [
+        lay_out(to_numpy(t), t.dtype.name, "contiguous")[0] for t in cotangents(outputs, seed, "expanded")
+    ]
 
 
 class Numeric:
@@ -264,13 +290,19 @@ class Numeric:
         """Outputs with one element of one input moved."""
         values = recipe.values.copy()
         values[at] += step
-        return self._outputs(self.case.replace("moved", {id(recipe): dataclasses.replace(recipe, values=values)}))
+        return self._outputs(
+            self.case.replace("moved", {id(recipe): dataclasses.replace(recipe, values=values)})
+        )
 
     def slope(self, high: list[np.ndarray[Any, Any]], low: list[np.ndarray[Any, Any]], width: float) -> float:
         """Weighted difference per `width`, summed last so that large outputs do not drown small changes."""
-        return sum(float((w * (h - l)).sum()) for w, h, l in zip(self.weights, high, low, strict=True)) / width
+        return (
+            sum(float((w * (b - a)).sum()) for w, b, a in zip(self.weights, high, low, strict=True)) / width
+        )
 
-    def derivatives(self, recipe: TensorRecipe, at: tuple[int, ...], step: float) -> tuple[float, float, float]:
+    def derivatives(
+        self, recipe: TensorRecipe, at: tuple[int, ...], step: float
+    ) -> tuple[float, float, float]:
         """(central, from the right, from the left)."""
         high, low = self.moved(recipe, at, step), self.moved(recipe, at, -step)
         sides = self.slope(high, self.center, step), self.slope(self.center, low, step)
@@ -278,7 +310,13 @@ class Numeric:
 
 
 def _check_numeric(
-    subject: Subject, case: Case, recorded: Recorded, given: list[Any], found: list[Any], dtype: str, tally: Tally
+    subject: Subject,
+    case: Case,
+    recorded: Recorded,
+    given: list[Any],
+    found: list[Any],
+    dtype: str,
+    tally: Tally,
 ) -> None:
     """Every probed element of every input's gradient against differences."""
     import numpy as np
@@ -296,7 +334,11 @@ def _check_numeric(
         size = recipe.values.size
         if recipe.layout == "expanded":  # one stored row: moving an element moves its whole column
             continue
-        probes = range(size) if size <= PROBES else np.random.Generator(np.random.PCG64(0)).permutation(size)[:PROBES]
+        probes = (
+            range(size)
+            if size <= PROBES
+            else np.random.Generator(np.random.PCG64(0)).permutation(size)[:PROBES]
+        )
         for flat in probes:
             at = tuple(int(i) for i in np.unravel_index(int(flat), recipe.shape))
             verdict = _probe(numeric, recipe, at, float(analytic[at]), dtype)
@@ -306,9 +348,13 @@ def _check_numeric(
             if gradient is None:
                 text = f"{text}; backward returned None for it"
             if ok:
-                tally.ok(name, f"worst: '{argument}' at {list(at)}: {text}", score=score, location=subject.location)
+                tally.ok(
+                    name, f"worst: '{argument}' at {list(at)}: {text}", score=score, location=subject.location
+                )
             else:
-                tally.fail(name, f"'{argument}' at {list(at)}: {text}\n{replay(subject, case)}", subject.location)
+                tally.fail(
+                    name, f"'{argument}' at {list(at)}: {text}\n{replay(subject, case)}", subject.location
+                )
                 break
 
 
@@ -333,7 +379,11 @@ def _probe(
         return False, text, math.inf
     if _is_kink(numeric, recipe, at, step, (right, left), bound):
         inside = min(left, right) - bound <= analytic <= max(left, right) + bound
-        return inside, f"got {analytic:.9g} at a kink, one-sided derivatives are {left:.9g} and {right:.9g}", 0.0
+        return (
+            inside,
+            f"got {analytic:.9g} at a kink, one-sided derivatives are {left:.9g} and {right:.9g}",
+            0.0,
+        )
     wide, *_ = numeric.derivatives(recipe, at, 4 * step)
     spread = abs(wide - central)
     if math.isfinite(spread) and bound < spread and error <= bound + 3 * spread:
@@ -342,7 +392,12 @@ def _probe(
 
 
 def _is_kink(
-    numeric: Numeric, recipe: TensorRecipe, at: tuple[int, ...], step: float, sides: tuple[float, float], bound: float
+    numeric: Numeric,
+    recipe: TensorRecipe,
+    at: tuple[int, ...],
+    step: float,
+    sides: tuple[float, float],
+    bound: float,
 ) -> bool:
     """Whether the one-sided derivatives stay apart when the step shrinks; on a smooth function they meet."""
     gap = abs(sides[0] - sides[1])
@@ -350,8 +405,3 @@ def _is_kink(
         return False
     _, right, left = numeric.derivatives(recipe, at, step / 8)
     return abs(right - left) > gap / 2
-
-
-def same_gradients(found: list[Any], wanted: list[Any]) -> list[tuple[Snapshot, Snapshot]]:
-    """Pairs to compare; None counts as itself."""
-    return [(snapshot(a), snapshot(b)) for a, b in zip(found, wanted, strict=True)]

@@ -17,7 +17,18 @@ from tensorplay._verify.arrays import NoGrad, astype, dtype_object, is_float, is
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["LAYOUTS", "Built", "Case", "TensorRecipe", "capture_args", "make_tensor", "with_layout"]
+__all__ = [
+    "LAYOUTS",
+    "Built",
+    "Case",
+    "TensorRecipe",
+    "capture_args",
+    "contents",
+    "lay_out",
+    "make_tensor",
+    "new_tensor",
+    "with_layout",
+]
 
 LAYOUTS = ("transposed", "sliced", "offset", "expanded")
 FILLS = ("normal", "positive", "special", "counting", "zeros")
@@ -25,13 +36,14 @@ FILLS = ("normal", "positive", "special", "counting", "zeros")
 GAP = {"float": float("nan"), "int": 77, "uint": 77, "bool": True}
 
 
-def _contents(shape: tuple[int, ...], dtype: str, seed: int, fill: str) -> np.ndarray[Any, Any]:
+def contents(shape: tuple[int, ...], dtype: str, seed: int, fill: str) -> np.ndarray[Any, Any]:
     """Values of `make_tensor`; bfloat16 comes as float32."""
     import numpy as np
 
     stored = "float32" if dtype == "bfloat16" else dtype
     rng = np.random.Generator(np.random.PCG64([seed, zlib.crc32(f"{shape}{fill}".encode())]))
     count = int(np.prod(shape, dtype=np.int64))
+    flat: np.ndarray[Any, Any]
     if dtype == "bool":
         flat = rng.integers(0, 2, count)
     elif fill == "counting":
@@ -60,13 +72,15 @@ def _with_specials(flat: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, An
     return flat
 
 
-def _tensor(values: np.ndarray[Any, Any], dtype: str) -> Any:
+def new_tensor(values: np.ndarray[Any, Any], dtype: str) -> Any:
     """A contiguous tensor in memory of its own."""
     tensor = _native.tensor(values)
     return tensor if tensor.dtype.name == dtype else astype(tensor, dtype)
 
 
-def make_tensor(shape: tuple[int, ...], dtype: str = "float32", *, seed: int = 0, fill: str = "normal") -> Any:
+def make_tensor(
+    shape: tuple[int, ...], dtype: str = "float32", *, seed: int = 0, fill: str = "normal"
+) -> Any:
     """A tensor with reproducible contents.
 
     `fill`: "normal", "positive" (0.5 to 1.5), "special" (NaN, infinities, -0, huge and tiny among normal values),
@@ -74,7 +88,7 @@ def make_tensor(shape: tuple[int, ...], dtype: str = "float32", *, seed: int = 0
     """
     if fill not in FILLS:
         raise ValueError(f"fill must be one of {', '.join(FILLS)}, not {fill!r}")
-    return _tensor(_contents(tuple(shape), dtype, seed, fill), dtype)
+    return new_tensor(contents(tuple(shape), dtype, seed, fill), dtype)
 
 
 def with_layout(tensor: Any, layout: str) -> Any:
@@ -82,32 +96,32 @@ def with_layout(tensor: Any, layout: str) -> Any:
     (every second element of a larger tensor), "offset" (behind one leading row) or "expanded" (stride 0 in the first
     dimension; every row then equals the first).
     """
-    return _lay_out(to_numpy(tensor), tensor.dtype.name, layout)[0]
+    return lay_out(to_numpy(tensor), tensor.dtype.name, layout)[0]
 
 
-def _lay_out(values: np.ndarray[Any, Any], dtype: str, layout: str) -> tuple[Any, Any]:
+def lay_out(values: np.ndarray[Any, Any], dtype: str, layout: str) -> tuple[Any, Any]:
     """(the tensor, the base that owns its memory)."""
     import numpy as np
 
-    if layout == "contiguous" or values.ndim == 0 and layout in ("transposed", "expanded"):
-        base = _tensor(values, dtype)
+    if layout == "contiguous" or (values.ndim == 0 and layout in ("transposed", "expanded")):
+        base = new_tensor(values, dtype)
         return base, base
     with NoGrad():
         if layout == "transposed":
             order = tuple(reversed(range(values.ndim)))
-            base = _tensor(np.ascontiguousarray(values.transpose(order)), dtype)
+            base = new_tensor(np.ascontiguousarray(values.transpose(order)), dtype)
             return _native.builtins["permute_dims"](base, order), base
         if layout == "expanded":
-            base = _tensor(np.ascontiguousarray(values[:1]), dtype)
+            base = new_tensor(np.ascontiguousarray(values[:1]), dtype)
             return _native.builtins["expand"](base, values.shape), base
         if layout == "sliced":
             wide = values.reshape(1) if values.ndim == 0 else values
-            base = _tensor(_widened(wide), dtype)
+            base = new_tensor(_widened(wide), dtype)
             view = _native.builtins["slice"](base, wide.ndim - 1, 0, None, 2)
             return (_native.builtins["select"](view, 0, 0) if values.ndim == 0 else view), base
         if layout == "offset":
             row = np.full_like(values[:1] if values.ndim else values.reshape(1), _gap(values))
-            base = _tensor(np.concatenate([row, np.atleast_1d(values)]), dtype)
+            base = new_tensor(np.concatenate([row, np.atleast_1d(values)]), dtype)
             view = _native.builtins["slice"](base, 0, 1, None, 1)
             return (_native.builtins["select"](view, 0, 0) if values.ndim == 0 else view), base
     raise ValueError(f"layout must be 'contiguous' or one of {', '.join(LAYOUTS)}, not {layout!r}")
@@ -145,7 +159,7 @@ class TensorRecipe:
         if self.strides is not None and self.layout == "contiguous":
             tensor, base = _restride(self.values, self.dtype, self.strides)
         else:
-            tensor, base = _lay_out(self.values, self.dtype, self.layout)
+            tensor, base = lay_out(self.values, self.dtype, self.layout)
         if self.requires_grad:
             tensor.requires_grad = True
         return tensor, base
@@ -167,7 +181,7 @@ class TensorRecipe:
         """The same contents in another dtype."""
         if dtype == self.dtype:
             return self
-        converted = astype(_tensor(self.values, self.dtype), dtype)
+        converted = astype(new_tensor(self.values, self.dtype), dtype)
         source = f"{self.source}.astype(tp.{dtype})"
         return dataclasses.replace(self, values=to_numpy(converted), dtype=dtype, source=source)
 
@@ -177,11 +191,13 @@ def _restride(values: np.ndarray[Any, Any], dtype: str, strides: tuple[int, ...]
     import numpy as np
 
     repeated = [i for i, (n, s) in enumerate(zip(values.shape, strides, strict=True)) if s == 0 and n > 1]
-    packed = np.ascontiguousarray(values[tuple(slice(0, 1) if i in repeated else slice(None) for i in range(values.ndim))])
+    packed = np.ascontiguousarray(
+        values[tuple(slice(0, 1) if i in repeated else slice(None) for i in range(values.ndim))]
+    )
     kept = [max(1, s) for s in strides]
     with NoGrad():
         base = _native.builtins["empty_strided"](packed.shape, kept, dtype=dtype_object(dtype))
-        _native.builtins["copy_"](base, _tensor(packed, dtype))
+        _native.builtins["copy_"](base, new_tensor(packed, dtype))
         return (_native.builtins["expand"](base, values.shape), base) if repeated else (base, base)
 
 
@@ -291,4 +307,6 @@ def capture_args(args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str
 def _recipe_of(tensor: Any, source: str) -> TensorRecipe:
     strides = None if tensor.is_contiguous() else tuple(tensor.stride())
     values = to_numpy(tensor)
-    return TensorRecipe(values, tensor.dtype.name, source, strides=strides, requires_grad=bool(tensor.requires_grad))
+    return TensorRecipe(
+        values, tensor.dtype.name, source, strides=strides, requires_grad=bool(tensor.requires_grad)
+    )

@@ -27,7 +27,9 @@ class Check(Record):
 
     def __str__(self) -> str:
         place = f"  ({self.location})" if self.location else ""
-        mark = f"{self.verdict}({self.detail})" if self.verdict == "skip" else f"{self.verdict}: {self.detail}"
+        mark = (
+            f"{self.verdict}({self.detail})" if self.verdict == "skip" else f"{self.verdict}: {self.detail}"
+        )
         return f"{self.name}: {mark}{place}"
 
 
@@ -88,7 +90,13 @@ class VerifyReport(Record):
     def to_dict(self) -> dict[str, Any]:
         """A JSON-safe dict, with `passed` and the counts."""
         columns = {column: [check.to_dict() for check in getattr(self, column)] for column in COLUMNS}
-        return {"subject": self.subject, "seed": self.seed, "passed": self.passed, "counts": self.counts(), **columns}
+        return {
+            "subject": self.subject,
+            "seed": self.seed,
+            "passed": self.passed,
+            "counts": self.counts(),
+            **columns,
+        }
 
     def to_json(self) -> str:
         """The report as JSON text."""
@@ -120,7 +128,9 @@ class VerifyReport(Record):
         for column, check in self._all():
             verdict = f'<b style="color:{colour[check.verdict]}">{check.verdict}</b>'
             cells = [column, escape(check.name), verdict, escape(check.detail), escape(check.location or "")]
-            rows.append("<tr>" + "".join(f'<td style="text-align:left">{cell}</td>' for cell in cells) + "</tr>")
+            rows.append(
+                "<tr>" + "".join(f'<td style="text-align:left">{cell}</td>' for cell in cells) + "</tr>"
+            )
         title = f"verify {escape(self.subject)}: {self.counts()}"
         head = "".join(f"<th>{name}</th>" for name in ("column", "check", "verdict", "detail", "where"))
         return f"<table><caption>{title}</caption><tr>{head}</tr>{''.join(rows)}</table>"
@@ -128,7 +138,10 @@ class VerifyReport(Record):
 
 def _printable(text: str) -> str:
     """Without the control characters that XML cannot hold."""
-    return "".join(c if c in "\n\t" or " " <= c < "\ud800" or "\ue000" <= c < "\ufffe" or c > "\uffff" else "?" for c in text)
+    return "".join(
+        c if c in "\n\t" or " " <= c < "\ud800" or "\ue000" <= c < "\ufffe" or c > "\uffff" else "?"
+        for c in text
+    )
 
 
 def _attribute(text: str) -> str:

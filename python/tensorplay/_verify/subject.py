@@ -64,7 +64,9 @@ class Run:
 
     def same_bits(self, other: Run) -> bool:
         """Same results and same writes, to the last bit."""
-        pairs = zip(self.outputs + list(self.after.values()), other.outputs + list(other.after.values()), strict=False)
+        pairs = zip(
+            self.outputs + list(self.after.values()), other.outputs + list(other.after.values()), strict=False
+        )
         counts = (len(self.outputs), list(self.after)) == (len(other.outputs), list(other.after))
         return counts and all(a.same_bits(b) for a, b in pairs)
 
@@ -72,7 +74,9 @@ class Run:
 class Subject:
     """One overload of an op, or a plain function."""
 
-    def __init__(self, function: Callable[..., Any], name: str, full: str | None, arguments: list[dict[str, Any]]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], name: str, full: str | None, arguments: list[dict[str, Any]]
+    ) -> None:
         self.function = function
         self.name = name
         self.full = full
@@ -132,7 +136,7 @@ class Subject:
         watched = [*built.tensors, *((name, t, t) for name, t in self._watched(kernel))]
         before = [(bits(base), bits(tensor), tensor._version) for _, tensor, base in watched]
         _native.manual_seed(0)
-        with NoGrad(), self._choice(kernel), tracing() as events:
+        with NoGrad(), self.choice(kernel), tracing() as events:
             try:
                 result = self._call(kernel, built)
                 run.results = flatten(result)
@@ -157,10 +161,10 @@ class Subject:
         return _native.call_kernel(self.function, *built.args, **built.kwargs)
 
     @contextmanager
-    def _choice(self, kernel: Kernel | None) -> Iterator[None]:
+    def choice(self, kernel: Kernel | None) -> Iterator[None]:
         """Makes the dispatcher take `kernel`, enabled or not; a predicate or layout may still refuse it."""
         with ExitStack() as stack:
-            if kernel is not None:
+            if kernel is not None and self.full is not None:
                 wishes = [_native.push_preference(self.full, kernel.name)]
                 others = [k.slot for k in self.kernels if k.slot != kernel.slot and k.slot in DEVICE_SLOTS]
                 if kernel.slot == "default":
@@ -283,7 +287,9 @@ def resolve(target: Any) -> Any:
     if isinstance(target, types.BuiltinFunctionType) and isinstance(owner, _native.CustomOpDef):
         return owner
     if not callable(target):
-        raise ArgumentError(f"expected an op, its name or a function, got {type(target).__name__}", code="TP1310")
+        raise ArgumentError(
+            f"expected an op, its name or a function, got {type(target).__name__}", code="TP1310"
+        )
     return None
 
 

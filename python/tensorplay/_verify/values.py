@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from tensorplay._verify.arrays import Snapshot
 from tensorplay._verify.compare import Comparison, compare
@@ -56,7 +57,9 @@ def check_case(subject: Subject, case: Case, tally: Tally) -> Accepted | None:
     run = subject.run(case, reference)
     if run.error is not None:
         if isinstance(run.error, ContractError):
-            tally.fail("outputs fit the schema", f"{refusal(run.error)}\n{replay(subject, case)}", subject.location)
+            tally.fail(
+                "outputs fit the schema", f"{refusal(run.error)}\n{replay(subject, case)}", subject.location
+            )
         else:
             tally.skip(f"inputs: {case.label}", f"the default kernel refuses them: {refusal(run.error)}")
         return None
@@ -74,12 +77,18 @@ def check_writes(subject: Subject, case: Case, run: Run, kernel: Kernel | None, 
     name = "inputs unchanged" if not subject.mutated else "nothing written but what is declared"
     location = kernel.location if kernel else subject.location
     touched = list(dict.fromkeys([*run.changed, *run.bumped]))
-    undeclared = [n for n in touched if not subject.declares(n.removesuffix(" (memory around the view)")) or "(" in n]
+    undeclared = [
+        n for n in touched if not subject.declares(n.removesuffix(" (memory around the view)")) or "(" in n
+    ]
     for argument in undeclared:
         undone = argument not in run.changed
         how = "was written to and restored (its version moved)" if undone else "was written to"
         fix = f'declare mutates_args=("{argument.split("[")[0]}",) or work on a clone'
-        tally.fail(name, f"{argument} {how}, but the schema does not declare it: {fix}\n{replay(subject, case)}", location)
+        tally.fail(
+            name,
+            f"{argument} {how}, but the schema does not declare it: {fix}\n{replay(subject, case)}",
+            location,
+        )
     if not undeclared:
         tally.ok(name, "bits and versions of every input compared", location=location)
 
@@ -109,7 +118,9 @@ def check_repeats(subject: Subject, case: Case, first: Run, kernel: Kernel | Non
         return
     if not again.same_bits(other) or not again.same_bits(twice):
         detail = f"results depend on what free memory held before: {_difference(again, other)}"
-        tally.fail("no memory read before it is written", f"{detail}\n{replay(subject, case)}", subject.location)
+        tally.fail(
+            "no memory read before it is written", f"{detail}\n{replay(subject, case)}", subject.location
+        )
         return
     if not first.same_bits(again):
         detail = f"the first call differs from later ones: {_difference(first, again)}"
@@ -132,9 +143,13 @@ def _difference(left: Run, right: Run) -> str:
 def compare_runs(run: Run, wanted: Run, options: Options) -> tuple[Comparison, str]:
     """The worst comparison over results and written arguments, and which value it was."""
     if (len(run.outputs), run.structure) != (len(wanted.outputs), wanted.structure):
-        return Comparison(False, f"returned {run.structure}, the default {wanted.structure}", float("inf")), "structure"
+        return Comparison(
+            False, f"returned {run.structure}, the default {wanted.structure}", float("inf")
+        ), "structure"
     named = [(f"output {i}", a, b) for i, (a, b) in enumerate(zip(run.outputs, wanted.outputs, strict=True))]
-    named += [(f"argument '{n}' after the call", run.after[n], s) for n, s in wanted.after.items() if n in run.after]
+    named += [
+        (f"argument '{n}' after the call", run.after[n], s) for n, s in wanted.after.items() if n in run.after
+    ]
     return worst(named, options)
 
 
@@ -161,7 +176,9 @@ def check_kernels(subject: Subject, accepted: list[Accepted], options: Options, 
             tally.skip(name, f"needs tensors on '{kernel.slot}', the inputs are on the CPU", kernel.location)
             continue
         if subject.effects & {"random", "nondeterministic"}:
-            tally.skip(name, f"its results are declared {', '.join(sorted(subject.effects))}", kernel.location)
+            tally.skip(
+                name, f"its results are declared {', '.join(sorted(subject.effects))}", kernel.location
+            )
             continue
         for item in accepted:
             check_kernel(subject, kernel, item, name, options, tally)
@@ -177,7 +194,9 @@ def check_kernel(
         if isinstance(run.error, NoKernelError):
             tally.skip(name, refusal(run.error), kernel.location)
         else:
-            tally.fail(name, f"raised {refusal(run.error)}, the default kernel does not\n{where}", kernel.location)
+            tally.fail(
+                name, f"raised {refusal(run.error)}, the default kernel does not\n{where}", kernel.location
+            )
         return
     if (other := _another_ran(subject, kernel, run)) is not None:
         tally.skip(f"{name}: {item.case.label}", other, kernel.location)
@@ -185,7 +204,12 @@ def check_kernel(
     check_writes(subject, item.case, run, kernel, tally)
     comparison, value = compare_runs(run, item.run, options)
     if comparison.ok:
-        tally.ok(name, f"worst case '{item.case.label}', {value}: {comparison.detail}", score=comparison.score, location=kernel.location)
+        tally.ok(
+            name,
+            f"worst case '{item.case.label}', {value}: {comparison.detail}",
+            score=comparison.score,
+            location=kernel.location,
+        )
     else:
         strided = any(not t.is_contiguous() for _, t, _ in run.built.tensors) if run.built else False
         kind = "non-contiguous input: mismatch; " if strided else ""
@@ -206,7 +230,9 @@ def _another_ran(subject: Subject, kernel: Kernel, run: Run) -> str | None:
 def check_over_declared(subject: Subject, accepted: list[Accepted], tally: Tally) -> None:
     """Each argument declared as written to was seen written to at least once."""
     for name in subject.mutated:
-        tried = [item for item in accepted if any(n.split("[")[0] == name for n, t, _ in _tensors(item) if t.size)]
+        tried = [
+            item for item in accepted if any(n.split("[")[0] == name for n, t, _ in _tensors(item) if t.size)
+        ]
         if not tried:
             tally.skip(f"'{name}' is written to", "no accepted input gave it any elements", subject.location)
         elif any(changed.split("[")[0] == name for item in tried for changed in item.writes):
@@ -216,10 +242,12 @@ def check_over_declared(subject: Subject, accepted: list[Accepted], tally: Tally
             tally.fail(f"'{name}' is written to", detail, subject.location)
 
 
-def _tensors(item: Accepted) -> list[tuple[str, object, object]]:
+def _tensors(item: Accepted) -> list[tuple[str, Any, Any]]:
     return list(item.run.built.tensors) if item.run.built else []
 
 
 def is_ordinary(error: BaseException) -> bool:
     """Whether an error refuses a call, rather than tells of a broken contract."""
-    return isinstance(error, Exception) and not (isinstance(error, TensorPlayError) and isinstance(error, ContractError))
+    return isinstance(error, Exception) and not (
+        isinstance(error, TensorPlayError) and isinstance(error, ContractError)
+    )

@@ -30,32 +30,39 @@ pub fn with_sign_of<A: Algebra>(a: &mut A, r: A::F, x: A::F) -> A::F {
     a.float_of(signed)
 }
 
-/// `exp(x) = p * 2^n` for `|x| < 128`: returns `p` in [0.7, 1.42) and `n` as an int.
+/// `exp(x) = p * 2^n` for `|x| < 128`: returns `p` in [0.7, 1.42), and the bits of `n + ROUNDING_MAGIC`.
+/// The argument is `x / SCALE` for a power of two `SCALE`, by which the coefficients are scaled exactly.
 #[inline(always)]
-fn exp_parts<A: Algebra>(a: &mut A, x: A::F) -> (A::F, A::I) {
-    let (log2e, magic) = (a.f32(std::f32::consts::LOG2_E), a.f32(ROUNDING_MAGIC));
+fn exp_parts<A: Algebra, const SCALE: u32>(a: &mut A, x: A::F) -> (A::F, A::I) {
+    let k = SCALE as f32;
+    let (log2e, magic) = (a.f32(k * std::f32::consts::LOG2_E), a.f32(ROUNDING_MAGIC));
     let shifted = a.fma(x, log2e, magic);
     let n = a.sub(shifted, magic);
     // ln 2 in two parts, the first with trailing zeros so that n * hi is exact.
-    let (hi, lo) = (a.f32(-6.931_457_5e-1), a.f32(-1.428_606_8e-6));
+    let (hi, lo) = (a.f32(-6.931_457_5e-1 / k), a.f32(-1.428_606_8e-6 / k));
     let r = a.fma(n, hi, x);
     let r = a.fma(n, lo, r);
-    let p = horner(
-        a,
-        r,
-        &[1.378_059_4e-3, 8.373_125e-3, 4.166_953_6e-2, 1.666_647_2e-1, 4.999_998_5e-1, 1.0, 1.0],
-    );
-    let (shifted, magic) = (a.bits(shifted), a.i32(ROUNDING_MAGIC.to_bits() as i32));
-    let n = a.isub(shifted, magic);
-    (p, n)
+    let (k2, k3) = (k * k, k * k * k);
+    let coefficients = [
+        k3 * k3 * 1.378_059_4e-3,
+        k3 * k2 * 8.373_125e-3,
+        k2 * k2 * 4.166_953_6e-2,
+        k3 * 1.666_647_2e-1,
+        k2 * 4.999_998_5e-1,
+        k,
+        1.0,
+    ];
+    let p = horner(a, r, &coefficients);
+    (p, a.bits(shifted))
 }
 
-/// `p * 2^n` for -126 <= n <= 127.
+/// `p * 2^n` for -126 <= n <= 127, from the bits of `n + ROUNDING_MAGIC`: shifted into the exponent, the magic's own
+/// bits fall out.
 #[inline(always)]
-fn scale_by_pow2<A: Algebra>(a: &mut A, p: A::F, n: A::I) -> A::F {
-    let (bias, mantissa_bits) = (a.i32(127), a.i32(23));
-    let biased = a.iadd(n, bias);
-    let bits = a.ishl(biased, mantissa_bits);
+fn scale<A: Algebra>(a: &mut A, p: A::F, shifted: A::I) -> A::F {
+    let (one, mantissa_bits) = (a.i32(0x3f80_0000), a.i32(23));
+    let n = a.ishl(shifted, mantissa_bits);
+    let bits = a.iadd(n, one);
     let power = a.float_of(bits);
     a.mul(p, power)
 }
@@ -69,13 +76,15 @@ pub fn exp<A: Algebra>(a: &mut A, x: A::F) -> A::F {
     let x = a.select(below, low, x);
     let above = a.lt(high, x);
     let x = a.select(above, high, x);
-    let (p, n) = exp_parts(a, x);
+    let (p, shifted) = exp_parts::<A, 1>(a, x);
+    let magic = a.i32(ROUNDING_MAGIC.to_bits() as i32);
+    let n = a.isub(shifted, magic);
     // Two steps: n itself may be out of the exponent range, its halves are not.
     let one = a.i32(1);
     let half = a.ishr(n, one);
     let rest = a.isub(n, half);
-    let p = scale_by_pow2(a, p, half);
-    scale_by_pow2(a, p, rest)
+    let p = scale(a, p, half);
+    scale(a, p, rest)
 }
 
 /// At most 1 ulp over the full range, denormal arguments included.
@@ -136,9 +145,8 @@ pub fn tanh<A: Algebra>(a: &mut A, x: A::F) -> A::F {
     let ten = a.f32(10.0);
     let above = a.lt(ten, t);
     let clamped = a.select(above, ten, t);
-    let doubled = a.add(clamped, clamped);
-    let (p, n) = exp_parts(a, doubled);
-    let e = scale_by_pow2(a, p, n);
+    let (p, shifted) = exp_parts::<A, 2>(a, clamped);
+    let e = scale(a, p, shifted);
     let (one, two, split) = (a.f32(1.0), a.f32(2.0), a.f32(0.625));
     let d = a.add(e, one);
     let q = a.div(two, d);
@@ -186,8 +194,8 @@ pub fn erf<A: Algebra>(a: &mut A, x: A::F) -> A::F {
     let r = a.fma(r, u, c0);
     let minus_u = a.neg(u);
     let r = a.fma(r, u, minus_u);
-    let (p, n) = exp_parts(a, r);
-    let e = scale_by_pow2(a, p, n);
+    let (p, shifted) = exp_parts::<A, 1>(a, r);
+    let e = scale(a, p, shifted);
     let (one, split) = (a.f32(1.0), a.f32(0.927_734_4));
     let big = a.sub(one, e);
     let is_big = a.lt(split, t);

@@ -11,6 +11,8 @@ pub fn cast<S: Element, D: Element>(value: S) -> D {
     let from_half = S::DTYPE.is_low_precision();
     let to_half = D::DTYPE.is_low_precision() && !same::<S, D>();
     match (from_half, to_half) {
+        (false, false) if D::DTYPE.is_int() && same::<S, f32>() => truncate(cast_value(value)),
+        (true, false) if D::DTYPE.is_int() => truncate(widen(value)),
         (false, false) => cast_value(value),
         (true, false) if same::<S, D>() => cast_value(value),
         (true, false) => cast_value(widen(value)),
@@ -22,6 +24,24 @@ pub fn cast<S: Element, D: Element>(value: S) -> D {
 #[inline(always)]
 fn same<S: 'static, D: 'static>() -> bool {
     TypeId::of::<S>() == TypeId::of::<D>()
+}
+
+/// float32 to an integer: truncated, saturated, NaN to 0. Up to 32 bits by one int32 conversion of the clamped value.
+#[inline(always)]
+fn truncate<D: Element>(value: f32) -> D {
+    let (low, high) = match D::DTYPE.int_info() {
+        // The next float32 below 2^31 is the last that converts.
+        Some(info) if info.bits == 32 => (info.min as f32, 2_147_483_520.0),
+        Some(info) if info.bits < 32 => (info.min as f32, info.max as f32),
+        _ => return cast_value(value),
+    };
+    let x = if value < low { low } else { value };
+    let x = if x > high { high } else { x };
+    let x = if value.is_nan() { 0.0 } else { x };
+    // SAFETY: the clamped value is no NaN and within int32.
+    let r: i32 = unsafe { x.to_int_unchecked() };
+    let saturates = D::DTYPE.itemsize() == 4 && value >= 2_147_483_648.0;
+    D::from_i64(if saturates { i32::MAX as i64 } else { r as i64 })
 }
 
 #[inline(always)]

@@ -1,14 +1,16 @@
 //! From a program to the steps of a `TileKernel`: a kernel for each instruction, and a place for each value. Values
 //! share few slots, so that a tile of each stays in the first-level cache.
 
+use smallvec::SmallVec;
 use tp_tensor::DType;
 
+use super::fuse::{Role, roles};
 use super::isa::Isa;
-use super::kernels::{KernelFn, copy_kernel, kernel};
+use super::kernels::{KernelFn, chain_kernel, copy_kernel, kernel};
 use super::run::{SMALL_PLACES, SMALL_SLOTS};
 use crate::error::ExprError;
 use crate::prim::Prim;
-use crate::program::Program;
+use crate::program::{Program, ValueId};
 
 /// The bytes that the slots in use at once may take of a first-level cache.
 const CACHE_BUDGET: usize = 24 * 1024;
@@ -95,9 +97,21 @@ impl TileKernel {
     }
 }
 
+/// The operands of the step that instruction `k` becomes.
+fn operands(program: &Program, k: usize, role: Role) -> SmallVec<[ValueId; 3]> {
+    match role {
+        Role::Outer { inner, other, .. } => {
+            let inner = program.instrs()[inner as usize].args();
+            inner.iter().copied().chain([other]).collect()
+        }
+        _ => program.instrs()[k].args().into(),
+    }
+}
+
 /// Places while they are given out.
 struct Allocation<'a> {
     program: &'a Program,
+    roles: Vec<Role>,
     /// The place of each value, once it has one.
     places: Vec<Place>,
     /// The instruction that uses each value last; its own index if none does.
@@ -109,9 +123,10 @@ struct Allocation<'a> {
 
 impl<'a> Allocation<'a> {
     fn new(program: &'a Program) -> Self {
+        let roles = roles(program);
         let mut last_use: Vec<usize> = (0..program.instrs().len()).collect();
-        for (k, instr) in program.instrs().iter().enumerate() {
-            for &id in instr.args() {
+        for (k, role) in roles.iter().enumerate().filter(|(_, role)| **role != Role::Inner) {
+            for id in operands(program, k, *role) {
                 last_use[id as usize] = k;
             }
         }
@@ -119,6 +134,7 @@ impl<'a> Allocation<'a> {
         let constants = constants.map(|i| i.imm.to_le_bytes()).collect();
         Allocation {
             program,
+            roles,
             places: vec![0; program.instrs().len()],
             last_use,
             constants,
@@ -157,6 +173,7 @@ impl<'a> Allocation<'a> {
                     self.places[k] = constant as Place;
                     constant += 1;
                 }
+                _ if self.roles[k] == Role::Inner => {}
                 _ => steps.push(self.step(k, isa)?),
             }
         }
@@ -181,12 +198,11 @@ impl<'a> Allocation<'a> {
     }
 
     fn step(&mut self, k: usize, isa: Isa) -> Result<Step, ExprError> {
-        let instr = &self.program.instrs()[k];
-        let operand = self.program.operand_dtype(instr);
-        let kernel = kernel(isa, instr.prim, instr.dtype, operand)
-            .ok_or(ExprError::UnsupportedDType { prim: instr.prim.name(), dtype: operand })?;
+        let role = self.roles[k];
+        let kernel = self.kernel_of(k, role, isa)?;
+        let operands = operands(self.program, k, role);
         let mut args = [0; 3];
-        for (place, &id) in args.iter_mut().zip(instr.args()) {
+        for (place, &id) in args.iter_mut().zip(&operands) {
             *place = self.places[id as usize];
         }
         // The result's slot is taken before the operands' are given back: a kernel's result never overlaps an operand,
@@ -197,8 +213,8 @@ impl<'a> Allocation<'a> {
         };
         self.places[k] = out;
         let first_slot = self.first_slot();
-        for (i, &id) in instr.args().iter().enumerate() {
-            let seen = instr.args()[..i].contains(&id);
+        for (i, &id) in operands.iter().enumerate() {
+            let seen = operands[..i].contains(&id);
             let place = self.places[id as usize];
             if self.last_use[id as usize] == k && !seen && usize::from(place) >= first_slot {
                 self.free.push(place);
@@ -207,7 +223,19 @@ impl<'a> Allocation<'a> {
         if self.last_use[k] == k && usize::from(out) >= first_slot {
             self.free.push(out);
         }
-        Ok(self.place_step(kernel, out, args, instr.args().len()))
+        Ok(self.place_step(kernel, out, args, operands.len()))
+    }
+
+    fn kernel_of(&self, k: usize, role: Role, isa: Isa) -> Result<KernelFn, ExprError> {
+        let instr = &self.program.instrs()[k];
+        let operand = self.program.operand_dtype(instr);
+        let kernel = match role {
+            Role::Outer { inner, swapped, .. } => {
+                chain_kernel(isa, self.program.instrs()[inner as usize].prim, instr.prim, swapped)
+            }
+            _ => kernel(isa, instr.prim, instr.dtype, operand),
+        };
+        kernel.ok_or(ExprError::UnsupportedDType { prim: instr.prim.name(), dtype: operand })
     }
 
     fn place_step(&self, kernel: KernelFn, out: Place, args: [Place; 3], arity: usize) -> Step {

@@ -5,7 +5,7 @@ mod table;
 
 use std::marker::PhantomData;
 
-pub use table::{copy_kernel, kernel};
+pub use table::{chain_kernel, copy_kernel, kernel};
 use tp_tensor::scalar::{Bool, Element};
 
 use super::cast::cast;
@@ -249,5 +249,29 @@ impl<T: Real, const P: usize> Kernel for Function2<T, P> {
     unsafe fn run(out: *mut u8, args: [*const u8; 3], uniform: u32, n: usize) -> bool {
         let f = |x: T, y: T| T::transcendental(const { Prim::ALL[P] }, x, y);
         unsafe { binary(out, args, uniform, n, f) }
+    }
+}
+
+/// One arithmetic instruction, `P` being its discriminant.
+#[inline(always)]
+fn arithmetic<T: Number, const P: usize>(a: T, b: T) -> T {
+    match const { Prim::ALL[P] } {
+        Prim::Add => a.add(b),
+        Prim::Sub => a.sub(b),
+        _ => a.mul(b),
+    }
+}
+
+/// Two arithmetic instructions in one pass, each rounded: `(a F b) G c`, or `c G (a F b)` if `SWAPPED`.
+struct Chain<T, const F: usize, const G: usize, const SWAPPED: bool>(PhantomData<T>);
+
+impl<T: Number, const F: usize, const G: usize, const SWAPPED: bool> Kernel for Chain<T, F, G, SWAPPED> {
+    #[inline(always)]
+    unsafe fn run(out: *mut u8, args: [*const u8; 3], uniform: u32, n: usize) -> bool {
+        let f = |a: T, b: T, c: T| {
+            let inner = arithmetic::<T, F>(a, b);
+            if SWAPPED { arithmetic::<T, G>(c, inner) } else { arithmetic::<T, G>(inner, c) }
+        };
+        unsafe { ternary(out, args, uniform, n, f) }
     }
 }

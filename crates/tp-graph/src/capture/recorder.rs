@@ -4,6 +4,7 @@
 use super::Captured;
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
 use crate::entity::{Entity, ValueId};
+use crate::passes::Rewrite;
 use crate::ir::{Alias, Const, InputKind, Operand, Target, ValueType};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -23,6 +24,8 @@ pub struct Recorder {
     /// Real tensors by header: arguments and lifted ones, with the fake that stands for each.
     real: HashMap<usize, Tensor>,
     lifted: Vec<Tensor>,
+    /// Whether each lifted tensor required a gradient when it was met.
+    lifted_grad: Vec<bool>,
     arguments: Vec<Tensor>,
     /// Fakes by storage, filled up to `indexed` when a fake without a name turns up.
     by_storage: HashMap<usize, SmallVec<[ValueId; 2]>>,
@@ -69,6 +72,7 @@ impl Recorder {
             fakes: Vec::new(),
             real: HashMap::new(),
             lifted: Vec::new(),
+            lifted_grad: Vec::new(),
             arguments: Vec::new(),
             by_storage: HashMap::new(),
             indexed: 0,
@@ -96,7 +100,10 @@ impl Recorder {
             fake.set_requires_grad(true);
         }
         match kind {
-            InputKind::Lifted => self.lifted.push(like.clone()),
+            InputKind::Lifted => {
+                self.lifted.push(like.clone());
+                self.lifted_grad.push(like.requires_grad());
+            }
             _ => self.arguments.push(like.clone()),
         }
         self.real.insert(like.id(), fake.clone());
@@ -114,6 +121,12 @@ impl Recorder {
     /// Real tensors that were lifted so far.
     pub fn lifted(&self) -> &[Tensor] {
         &self.lifted
+    }
+
+    /// The first lifted tensor that has come to require a gradient since it was met.
+    pub(crate) fn changed_lifted(&self) -> Option<usize> {
+        let mut now = self.lifted.iter().map(Tensor::requires_grad).zip(&self.lifted_grad);
+        now.position(|(now, before)| now != *before)
     }
 
     pub fn builder(&self) -> &GraphBuilder {
@@ -335,6 +348,9 @@ impl Recorder {
 
     pub(super) fn take(&mut self, outputs: Vec<Operand>) -> Captured {
         let graph = std::mem::take(&mut self.builder).finish(outputs);
+        // Tensors that were lifted on the way are inputs numbered among the nodes; rebuilding puts them in front.
+        let late = graph.inputs.last().is_some_and(|i| i.value.index() >= graph.inputs.len());
+        let graph = if late { Rewrite::new(&graph).finish() } else { graph };
         Captured { graph, lifted: std::mem::take(&mut self.lifted) }
     }
 }

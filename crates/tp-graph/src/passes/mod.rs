@@ -8,6 +8,8 @@ pub mod dce;
 pub mod partition;
 mod rewrite;
 
+pub(crate) use rewrite::Rewrite;
+
 use crate::entity::{Entity, ValueId};
 use crate::ir::Graph;
 use tp_dispatch::host::Location;

@@ -6,7 +6,7 @@ use crate::ir::{Graph, Output};
 use smallvec::SmallVec;
 
 /// What to change: nodes to leave out, and for a value the earlier value that takes its place.
-pub(super) struct Rewrite<'g> {
+pub(crate) struct Rewrite<'g> {
     graph: &'g Graph,
     drop: Vec<bool>,
     replace: Vec<Option<ValueId>>,

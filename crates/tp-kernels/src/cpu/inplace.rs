@@ -32,7 +32,8 @@ impl InPlaceKernel {
         check_same_kind(compiled.out, x.dtype())?;
         check_fits(&broadcast_shape(call.args.iter().filter_map(Arg::tensor))?, x)?;
         let apart = call.args[1..].iter().filter_map(Arg::tensor).all(|t| same_positions(t, x) || !may_overlap(t, x));
-        if compiled.out == x.dtype() && apart {
+        // A write that fails must leave the argument as it was.
+        if compiled.out == x.dtype() && apart && !compiled.can_fail {
             let operands = Operands::bind(call.args, &compiled.kernel)?;
             // SAFETY: operands overlap x at equal positions or not at all.
             return unsafe { operands.run(&compiled.kernel, x) };

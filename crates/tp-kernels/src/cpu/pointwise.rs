@@ -29,6 +29,8 @@ pub struct Elementwise {
 pub struct Compiled {
     pub kernel: TileKernel,
     pub out: DType,
+    /// May give an error half-way (integer division by zero).
+    pub can_fail: bool,
 }
 
 /// Types an operand can have: the dtypes of tensors, then the kinds of numbers.
@@ -59,9 +61,10 @@ impl Elementwise {
         if let Some(compiled) = slot.get() {
             return Ok(compiled);
         }
-        let kernel = TileKernel::compile(&self.expr.program(&arg_types(args))?)?;
-        let out = kernel.outputs()[0];
-        Ok(slot.get_or_init(|| Compiled { kernel, out }))
+        let program = self.expr.program(&arg_types(args))?;
+        let kernel = TileKernel::compile(&program)?;
+        let (out, can_fail) = (kernel.outputs()[0], !program.hazards().is_empty());
+        Ok(slot.get_or_init(|| Compiled { kernel, out, can_fail }))
     }
 
     /// The function over whole tensors: a fresh contiguous tensor of the broadcast shape.

@@ -102,7 +102,7 @@ pub fn assert_close(got: &Tensor, want: &[f64], tolerance: f64) {
     }
 }
 
-pub fn view(x: &Tensor, layout: tp_dispatch::Result<Layout>) -> Tensor {
+pub fn view(x: &Tensor, layout: Result<Layout>) -> Tensor {
     x.view(&layout.unwrap()).unwrap()
 }
 

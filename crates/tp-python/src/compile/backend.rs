@@ -6,7 +6,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use std::sync::Arc;
 use tp_dispatch::{CodegenMarker, FallbackReason};
-use tp_graph::backend::{Backend, Capability, KernelLayout, Lowered, RawKernel, Region};
+use tp_graph::backend::{Backend, Capability, Lowered, Region};
+use tp_graph::raw::RawKernel;
+use tp_graph::region::KernelLayout;
 use tp_tensor::Device;
 
 pub struct PyBackend {
@@ -146,18 +148,16 @@ impl PyBackend {
         let artifact = self.adapter(py)?.call_method1("lower", (program_dict(py, &program)?, layout))?;
         let proof: String = artifact.getattr("hash")?.extract()?;
         let target: String = artifact.getattr("target")?.extract()?;
-        Ok(Lowered::Raw(RawKernel {
-            address: artifact.getattr("address")?.extract()?,
-            handle: artifact.getattr("handle")?.extract()?,
-            layout: region.layout.clone(),
-            marker: Arc::new(CodegenMarker {
-                executor: self.name.as_str().into(),
-                kernel: target.into(),
-                proof: Some(proof.into()),
-                device: Device::CPU,
-            }),
-            owner: Arc::new(artifact.unbind()),
-        }))
+        let (address, handle) = (artifact.getattr("address")?.extract()?, artifact.getattr("handle")?.extract()?);
+        let marker = Arc::new(CodegenMarker {
+            executor: self.name.as_str().into(),
+            kernel: target.into(),
+            proof: Some(proof.into()),
+            device: Device::CPU,
+        });
+        // SAFETY: the adapter compiled exactly this program and layout, and the artifact keeps the code loaded.
+        let kernel = unsafe { RawKernel::new(address, handle, region.layout, marker, Arc::new(artifact.unbind())) };
+        Ok(Lowered::Raw(Arc::new(kernel)))
     }
 }
 

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
 use tp_graph::compile::{CompileOptions, CompiledFunction};
-use tp_graph::report::{Build, Explanation, FallbackPolicy, RegionRun, RunReport};
+use tp_graph::report::{Build, Explanation, FallbackPolicy, PlannedRegion, RegionRun, RunReport};
 
 pub use backend::program_dict;
 pub use object::init_type;
@@ -48,7 +48,7 @@ fn compile_function<'py>(
 fn compiled_graphs(py: Python<'_>, compiled: &Bound<'_, PyAny>) -> PyResult<Vec<PyGraph>> {
     let core = object::core(compiled)?;
     let _ = py;
-    Ok(core.graphs().iter().map(|e| PyGraph::new(e.graph().clone(), e.backward_graph().cloned())).collect())
+    Ok(core.entries().iter().map(|e| PyGraph::new(e.graph().clone(), e.backward_graph().cloned())).collect())
 }
 
 /// What is known of the entries so far, as `tensorplay.outcome.Explanation`.
@@ -107,17 +107,24 @@ fn run_report_object<'py>(py: Python<'py>, r: &RunReport) -> PyResult<Bound<'py,
     report::class(py, "RunReport")?.call1((list(&r.forward)?, list(&r.backward)?, r.graph))
 }
 
+/// One line on a planned region.
+fn planned(r: &PlannedRegion) -> String {
+    let phase = if r.backward { "backward" } else { "forward" };
+    let why = r.reason.as_ref().map_or_else(String::new, |reason| format!(" ({}: {reason})", reason.kind()));
+    format!("{phase} {}: {} on {}{why}", r.index, r.ops.join(", "), r.executor)
+}
+
 fn explanation_object<'py>(py: Python<'py>, core: &CompiledFunction, e: Explanation) -> PyResult<Bound<'py, PyAny>> {
     let graphs: Vec<PyGraph> =
-        core.graphs().iter().map(|g| PyGraph::new(g.graph().clone(), g.backward_graph().cloned())).collect();
-    let text = |items: &[String]| items.to_vec();
+        core.entries().iter().map(|g| PyGraph::new(g.graph().clone(), g.backward_graph().cloned())).collect();
     let kwargs = PyDict::new(py);
     kwargs.set_item("graphs", graphs)?;
-    kwargs.set_item("guards", text(&e.guards))?;
-    kwargs.set_item("breaks", text(&e.breaks))?;
-    kwargs.set_item("removed", text(&e.removed))?;
-    kwargs.set_item("regions", text(&e.regions))?;
-    kwargs.set_item("recompiles", text(&e.recompiles))?;
+    kwargs.set_item("guards", e.guards.concat())?;
+    kwargs.set_item("breaks", e.breaks)?;
+    kwargs.set_item("removed", e.removed.iter().map(|r| r.target.to_string()).collect::<Vec<_>>())?;
+    kwargs.set_item("regions", e.regions.iter().map(planned).collect::<Vec<_>>())?;
+    let recompiles = e.recompiles.iter().map(|r| format!("graph {}: {}", r.graph, r.guard));
+    kwargs.set_item("recompiles", recompiles.collect::<Vec<_>>())?;
     report::class(py, "Explanation")?.call((), Some(&kwargs))
 }
 

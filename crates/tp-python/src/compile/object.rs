@@ -16,7 +16,9 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use tp_dispatch::{Arg, Result, Rets, Value};
-use tp_graph::compile::{Built, CompiledFunction, Entry};
+use tp_graph::compile::{Built, CompiledFunction};
+use tp_graph::entry::Entry;
+use tp_graph::report::FallbackPolicy;
 use tp_tensor::Scalar;
 
 #[repr(C)]
@@ -110,12 +112,12 @@ unsafe fn fast(inner: &Inner, given: &[Obj]) -> Option<Result<Obj>> {
         // SAFETY: live objects.
         args.push(unsafe { simple(obj)? });
     }
-    let entry = inner.core.find(&args)?;
-    let results = entry.structure().downcast_ref::<Results>()?;
     let mut rets = Rets::new();
-    if let Err(e) = entry.run(&args, &mut rets) {
-        return Some(Err(e));
-    }
+    let entry = match inner.core.call(&args, &mut rets) {
+        Ok(entry) => entry?,
+        Err(e) => return Some(Err(e)),
+    };
+    let results = entry.structure().downcast_ref::<Results>()?;
     // SAFETY: lock held.
     Some(match results.tree {
         Tree::Leaf => Ok(unsafe { ret::finish(rets) }),
@@ -242,7 +244,9 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
     drop(args);
     match built {
         Built::Entry(entry) => {
-            warn(py, &entry)?;
+            if inner.core.policy() == FallbackPolicy::Warn {
+                warn(py, &entry)?;
+            }
             Ok(Found::Entry(entry, flat))
         }
         Built::Eager(reason) => {
@@ -252,10 +256,11 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
     }
 }
 
-/// Python warnings for the fallbacks of a new entry, where the policy asks for them.
+/// One Python warning for each region of a new entry that will not run where it was asked to.
 fn warn(py: Python<'_>, entry: &Entry) -> Result<()> {
-    for message in entry.warnings() {
-        let text = std::ffi::CString::new(message.to_string().replace('\0', " ")).unwrap_or_default();
+    for reason in entry.fallbacks() {
+        let message = format!("fallback ({}): {reason}", reason.kind()).replace('\0', " ");
+        let text = std::ffi::CString::new(message).unwrap_or_default();
         let category = py.get_type::<pyo3::exceptions::PyUserWarning>();
         PyErr::warn(py, &category, &text, 2).map_err(error::from_py)?;
     }

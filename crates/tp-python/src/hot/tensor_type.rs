@@ -11,6 +11,7 @@ mod memory;
 mod methods;
 mod number;
 mod scalar;
+mod tape;
 
 use super::ffi::{self as x, Obj};
 use super::{ret, shell};

@@ -131,3 +131,24 @@ fn transcendental<T: Real>(isa: Isa, prim: Prim) -> Option<KernelFn> {
         Function2: Atan2 Hypot Pow;
     })
 }
+
+/// The kernel of `(a inner b) outer c` on float32, or of `c outer (a inner b)`; `None` for other primitives.
+pub fn chain_kernel(isa: Isa, inner: Prim, outer: Prim, swapped: bool) -> Option<KernelFn> {
+    // Only a subtraction cares on which side its operands are.
+    let swapped = swapped && outer == Prim::Sub;
+    macro_rules! chains {
+        ($($inner:ident $outer:ident $swapped:literal,)*) => {
+            match (inner, outer, swapped) {
+                $((Prim::$inner, Prim::$outer, $swapped) => Some(pick::<
+                    Chain<f32, { Prim::$inner as usize }, { Prim::$outer as usize }, $swapped>,
+                >(isa)),)*
+                _ => None,
+            }
+        };
+    }
+    chains! {
+        Add Add false, Add Sub false, Add Sub true, Add Mul false,
+        Sub Add false, Sub Sub false, Sub Sub true, Sub Mul false,
+        Mul Add false, Mul Sub false, Mul Sub true, Mul Mul false,
+    }
+}

@@ -58,7 +58,6 @@ getters! {
     is_view(t) { Ok(ffi::PyBool_FromLong(t.is_view().into())) }
     is_readonly(t) { Ok(ffi::PyBool_FromLong(t.storage().is_readonly().into())) }
     is_fake(t) { Ok(ffi::PyBool_FromLong(t.is_fake().into())) }
-    requires_grad(t) { Ok(ffi::PyBool_FromLong(t.requires_grad().into())) }
 }
 
 fn transpose(t: &Tensor, name: &str) -> Result<Tensor> {
@@ -76,7 +75,7 @@ fn entry(name: &'static CStr, get: Getter, set: Option<Setter>, doc: &'static CS
 
 /// The table of the type, ended by an empty entry.
 pub fn table() -> *mut ffi::PyGetSetDef {
-    let all = vec![
+    let mut all = vec![
         entry(c"shape", shape, None, c"Sizes as a tuple of ints."),
         entry(c"dtype", dtype, None, c"Type of the elements."),
         entry(c"device", device, None, c"Where the data is."),
@@ -87,9 +86,9 @@ pub fn table() -> *mut ffi::PyGetSetDef {
         entry(c"is_view", is_view, None, c"Whether this tensor was made as a view of another."),
         entry(c"is_readonly", is_readonly, None, c"Whether writing to the memory is refused."),
         entry(c"is_fake", is_fake, None, c"Whether this tensor has no data, as during capture."),
-        entry(c"requires_grad", requires_grad, None, c"Whether operations on this tensor are recorded."),
-        // SAFETY: the terminator is all zeros.
-        unsafe { std::mem::zeroed() },
     ];
+    all.extend(super::tape::attributes());
+    // SAFETY: the terminator is all zeros.
+    all.push(unsafe { std::mem::zeroed() });
     Box::leak(all.into_boxed_slice()).as_mut_ptr()
 }

@@ -215,6 +215,7 @@ pub fn table() -> *mut ffi::PyMethodDef {
         no_args("__complex__", scalar::complex, "The value of a one-element tensor as a complex number."),
     ]);
     all.extend(memory::methods(no_args, fast));
+    all.extend(super::tape::methods());
     // SAFETY: the terminator is all zeros.
     all.push(unsafe { std::mem::zeroed() });
     Box::leak(all.into_boxed_slice()).as_mut_ptr()

@@ -124,20 +124,29 @@ unsafe fn unary(i: usize, a: Obj) -> Obj {
     ret::guard(|| unsafe { packet::short(ops().unary[i], &[Arg::Tensor(this(a))]) })
 }
 
-macro_rules! slots_of {
-    ($body:ident($($arg:ident),*): $($fn:ident $i:literal),* $(,)?) => {
-        $(unsafe extern "C" fn $fn($($arg: Obj),*) -> Obj {
+macro_rules! two_operands {
+    ($body:ident: $($fn:ident $i:literal),* $(,)?) => {
+        $(unsafe extern "C" fn $fn(a: Obj, b: Obj) -> Obj {
             // SAFETY: called by CPython on live objects with the lock held.
-            unsafe { $body($i, $($arg),*) }
+            unsafe { $body($i, a, b) }
         })*
     };
 }
 
-slots_of!(binary(a, b): add 6, sub 7, mul 8, true_divide 9, floor_divide 10, remainder 11, and 13, or 14, xor 15,
+macro_rules! one_operand {
+    ($body:ident: $($fn:ident $i:literal),* $(,)?) => {
+        $(unsafe extern "C" fn $fn(a: Obj) -> Obj {
+            // SAFETY: called by CPython on a live tensor with the lock held.
+            unsafe { $body($i, a) }
+        })*
+    };
+}
+
+two_operands!(binary: add 6, sub 7, mul 8, true_divide 9, floor_divide 10, remainder 11, and 13, or 14, xor 15,
     lshift 16, rshift 17);
-slots_of!(inplace(a, b): add_to 0, sub_to 1, mul_to 2, divide_to 3, floor_divide_to 4, remainder_to 5, and_to 7,
+two_operands!(inplace: add_to 0, sub_to 1, mul_to 2, divide_to 3, floor_divide_to 4, remainder_to 5, and_to 7,
     or_to 8, xor_to 9, lshift_to 10, rshift_to 11);
-slots_of!(unary(a): negative 0, positive 1, absolute 2, invert 3);
+one_operand!(unary: negative 0, positive 1, absolute 2, invert 3);
 
 unsafe extern "C" fn richcompare(a: Obj, b: Obj, op: c_int) -> Obj {
     // SAFETY: as above; the comparison numbers run from 0 to 5.

@@ -1,0 +1,145 @@
+//! One compiled capture of a function: its guards, its graphs, its plans.
+
+use crate::guard::{GuardSet, Place};
+use crate::ir::Graph;
+use crate::last;
+use crate::passes::Removed;
+use crate::passes::partition::Break;
+use crate::plan::Plan;
+use crate::report::{PlannedRegion, RunReport};
+use crate::stamp::Stamps;
+use crate::training::{self, BackwardStamps, Training};
+use smallvec::SmallVec;
+use std::any::Any;
+use std::sync::Arc;
+use tp_dispatch::{Arg, Error, FallbackReason, Result, Rets, Value, state};
+use tp_tensor::Tensor;
+
+pub struct Entry {
+    pub(crate) number: usize,
+    pub(crate) function: u32,
+    pub(crate) guards: GuardSet,
+    pub(crate) graph: Graph,
+    pub(crate) plan: Plan,
+    /// Where each input of the graph comes from.
+    pub(crate) inputs: Box<[Place]>,
+    pub(crate) lifted: Vec<Tensor>,
+    /// Outputs of the forward plan that are the function's own; saved ones follow.
+    pub(crate) returned: usize,
+    pub(crate) training: Option<Arc<Training>>,
+    pub(crate) removed: Vec<Removed>,
+    pub(crate) breaks: Vec<Break>,
+    pub(crate) structure: Box<dyn Any + Send + Sync>,
+}
+
+impl Entry {
+    /// Runs the entry. The arguments are checked against the guards first.
+    pub fn run(self: &Arc<Self>, args: &[Arg<'_>], rets: &mut Rets) -> Result<()> {
+        if let Err(guard) = self.guards.check(args) {
+            return Err(Error::internal("TP9107", format!("a compiled entry was run though its guard fails: {guard}")));
+        }
+        // SAFETY: the guards hold.
+        unsafe { self.run_guarded(args, rets) }
+    }
+
+    /// # Safety
+    /// The guards hold of `args`.
+    #[inline]
+    pub(crate) unsafe fn run_guarded(self: &Arc<Self>, args: &[Arg<'_>], rets: &mut Rets) -> Result<()> {
+        let mut inputs: SmallVec<[&Tensor; 8]> = SmallVec::new();
+        for place in &self.inputs {
+            inputs.push(self.tensor(args, *place)?);
+        }
+        if let (Some(fast), None) = (&self.plan.fast, &self.training)
+            && !state::is_tracing()
+        {
+            // SAFETY: the guards hold, so the inputs fit.
+            let out = unsafe { fast.run(&inputs)? };
+            rets.clear();
+            rets.push(Value::Tensor(out));
+            last::note_one(self.function, self, fast.kernel.marker());
+            return Ok(());
+        }
+        let mut stamps = Stamps::new(self.plan.regions.len());
+        // SAFETY: as above.
+        let ran = unsafe { self.plan.run(&inputs, &mut stamps) };
+        let backward = self.training.as_ref().map(|_| BackwardStamps::default());
+        last::note(self.function, self, stamps, backward.clone());
+        *rets = ran?;
+        if let (Some(training), Some(backward)) = (&self.training, backward) {
+            let wanted: SmallVec<[&Tensor; 8]> =
+                training.gradients.iter().map(|(place, _)| self.tensor(args, *place)).collect::<Result<_>>()?;
+            training::record(training, backward, &wanted, &inputs, rets)?;
+            rets.truncate(self.returned);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn tensor<'a>(&'a self, args: &[Arg<'a>], place: Place) -> Result<&'a Tensor> {
+        let found = match place {
+            Place::Argument(i) => args.get(i as usize).and_then(Arg::tensor),
+            Place::Lifted(i) => self.lifted.get(i as usize),
+        };
+        found.ok_or_else(|| Error::internal("TP9108", "a compiled entry lost one of its inputs"))
+    }
+
+    /// What the capture gave besides flat outputs.
+    pub fn structure(&self) -> &(dyn Any + Send + Sync) {
+        &*self.structure
+    }
+
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The backward graph of a training entry.
+    pub fn backward_graph(&self) -> Option<&Graph> {
+        self.training.as_ref().map(|t| &t.graph)
+    }
+
+    pub fn guards(&self) -> Vec<String> {
+        self.guards.texts()
+    }
+
+    pub fn removed(&self) -> &[Removed] {
+        &self.removed
+    }
+
+    pub fn breaks(&self) -> &[Break] {
+        &self.breaks
+    }
+
+    /// Every region as planned, forward then backward.
+    pub fn regions(&self) -> Vec<PlannedRegion> {
+        let forward = planned(&self.plan, false);
+        let backward = self.training.as_ref().map(|t| planned(&t.plan, true));
+        forward.into_iter().chain(backward.into_iter().flatten()).collect()
+    }
+
+    /// Reasons of the regions that do not run where they were asked to.
+    pub fn fallbacks(&self) -> Vec<FallbackReason> {
+        let backward = self.training.iter().flat_map(|t| t.plan.fallbacks());
+        self.plan.fallbacks().chain(backward).cloned().collect()
+    }
+
+    pub(crate) fn report(&self, forward: &Stamps, backward: Option<&Stamps>) -> RunReport {
+        let backward = self.training.as_ref().zip(backward).map_or_else(Vec::new, |(t, s)| s.report(&t.plan));
+        RunReport { forward: forward.report(&self.plan), backward, graph: self.number }
+    }
+}
+
+fn planned(plan: &Plan, backward: bool) -> Vec<PlannedRegion> {
+    let region = |(index, r): (usize, &crate::plan::PlanRegion)| PlannedRegion {
+        index,
+        ops: r.ops.clone(),
+        executor: r.executor.clone(),
+        reason: r.reason.clone(),
+        backward,
+    };
+    plan.regions.iter().enumerate().map(region).collect()
+}

@@ -1,0 +1,85 @@
+//! What each thread ran last, per compiled function. Kept small and touched once per call; a report is built only
+//! when somebody reads it.
+
+use crate::entry::Entry;
+use crate::report::RunReport;
+use crate::stamp::Stamps;
+use crate::training::BackwardStamps;
+use std::cell::RefCell;
+use std::sync::{Arc, Weak};
+use tp_dispatch::{CodegenMarker, FallbackReason};
+
+#[derive(Default)]
+struct Last {
+    entry: Weak<Entry>,
+    forward: Stamps,
+    backward: Option<BackwardStamps>,
+    /// Set when the function itself ran, uncompiled.
+    eager: Option<Box<RunReport>>,
+}
+
+thread_local! {
+    static LAST: RefCell<Vec<Option<Box<Last>>>> = const { RefCell::new(Vec::new()) };
+}
+
+fn with<R>(function: u32, f: impl FnOnce(&mut Last) -> R) -> R {
+    LAST.with_borrow_mut(|all| {
+        let at = function as usize;
+        if all.len() <= at {
+            all.resize_with(at + 1, || None);
+        }
+        f(all[at].get_or_insert_default())
+    })
+}
+
+/// A run of a plan with one region.
+#[inline]
+pub(crate) fn note_one(function: u32, entry: &Arc<Entry>, marker: &Arc<CodegenMarker>) {
+    with(function, |last| {
+        if last.eager.is_some() || last.entry.as_ptr() != Arc::as_ptr(entry) {
+            *last = Last { entry: Arc::downgrade(entry), forward: Stamps::new(1), ..Last::default() };
+        }
+        last.forward.set(0, marker);
+    });
+}
+
+pub(crate) fn note(function: u32, entry: &Arc<Entry>, forward: Stamps, backward: Option<BackwardStamps>) {
+    with(function, |last| *last = Last { entry: Arc::downgrade(entry), forward, backward, eager: None });
+}
+
+pub(crate) fn note_eager(function: u32, reason: &FallbackReason, marker: &Arc<CodegenMarker>) {
+    let run = crate::report::RegionRun {
+        index: 0,
+        ops: Arc::default(),
+        marker: marker.clone(),
+        reason: Some(reason.clone()),
+    };
+    let report = RunReport { forward: vec![run], backward: Vec::new(), graph: 0 };
+    with(function, |last| *last = Last { eager: Some(Box::new(report)), ..Last::default() });
+}
+
+/// The last run of a function on this thread.
+pub(crate) fn report(function: u32) -> Option<RunReport> {
+    let (entry, forward, backward, eager) = LAST.with_borrow(|all| {
+        let last = all.get(function as usize)?.as_ref()?;
+        Some((last.entry.clone(), last.forward.clone(), last.backward.clone(), last.eager.clone()))
+    })?;
+    if let Some(report) = eager {
+        return Some(*report);
+    }
+    let entry = entry.upgrade()?;
+    let stamps = backward.and_then(|b| b.lock().clone());
+    Some(entry.report(&forward, stamps.as_ref()))
+}
+
+/// Forgets a function that is gone. Other threads keep a small empty record.
+pub(crate) fn forget(function: u32) {
+    // During thread teardown there is nothing left to forget.
+    let _ = LAST.try_with(|all| {
+        if let Ok(mut all) = all.try_borrow_mut()
+            && let Some(slot) = all.get_mut(function as usize)
+        {
+            *slot = None;
+        }
+    });
+}

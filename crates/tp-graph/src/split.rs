@@ -1,0 +1,153 @@
+//! Splitting a joint graph: the forward graph gives the function's outputs and the values that the backward needs;
+//! the backward graph takes those and the gradients of the outputs. Each saved value is saved once; inputs and
+//! outputs of the function are referred to, not copied.
+
+use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
+use crate::entity::{Entity, NodeId, ValueId};
+use crate::ir::{Graph, InputKind, Node, Operand, Output};
+use smallvec::SmallVec;
+use tp_dispatch::{Error, Phase, Result};
+
+pub(crate) struct Split {
+    pub forward: Graph,
+    pub backward: Graph,
+    /// For each `Saved` input of the backward graph, where the forward run finds it.
+    pub saved: Vec<SavedFrom>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SavedFrom {
+    /// An input of the forward graph.
+    Input(u32),
+    /// An output of the forward graph, one of the function's own or one added for this.
+    Output(u32),
+}
+
+/// Splits `joint`, whose first `returned` outputs are the function's.
+pub(crate) fn run(joint: &Graph, returned: usize) -> Result<Split> {
+    let is_backward = |n: &Node| n.phase == Phase::Backward;
+    let (outputs, gradients) = joint.outputs.split_at(returned);
+    let made_by_forward = made_by_forward(joint);
+    let mut needed = vec![false; joint.values.len()];
+    for node in joint.nodes.values() {
+        if is_backward(node) {
+            node.for_each_use(|v| needed[v.index()] = true);
+        }
+    }
+    gradients.iter().for_each(|o| o.for_each_value(|v| needed[v.index()] = true));
+
+    let mut forward = Part::new(joint);
+    for input in joint.inputs.iter().filter(|i| i.kind != InputKind::Gradient) {
+        forward.input(input.value, &input.name, input.kind);
+    }
+    for (id, node) in joint.nodes.iter().filter(|(_, n)| !is_backward(n)) {
+        forward.node(id, node)?;
+    }
+    let mut results: Vec<Operand> = outputs.to_vec();
+    let mut saved_values: Vec<ValueId> = Vec::new();
+    let mut saved: Vec<SavedFrom> = Vec::new();
+    for v in joint.values.ids().filter(|v| needed[v.index()] && made_by_forward[v.index()]) {
+        let input = joint.inputs.iter().filter(|i| i.kind != InputKind::Gradient).position(|i| i.value == v);
+        let output = results.iter().position(|o| *o == Operand::Value(v));
+        saved.push(match (input, output) {
+            (Some(i), _) => SavedFrom::Input(i as u32),
+            (None, Some(i)) => SavedFrom::Output(i as u32),
+            (None, None) => {
+                results.push(Operand::Value(v));
+                SavedFrom::Output(results.len() as u32 - 1)
+            }
+        });
+        saved_values.push(v);
+    }
+    let forward = forward.finish(&results)?;
+
+    let mut backward = Part::new(joint);
+    for v in &saved_values {
+        let name = joint.inputs.iter().find(|i| i.value == *v).map_or_else(|| format!("saved{}", v.0), |i| i.name.to_string());
+        backward.input(*v, &name, InputKind::Saved);
+    }
+    for input in joint.inputs.iter().filter(|i| i.kind == InputKind::Gradient) {
+        backward.input(input.value, &input.name, InputKind::Gradient);
+    }
+    for (id, node) in joint.nodes.iter().filter(|(_, n)| is_backward(n)) {
+        backward.node(id, node)?;
+    }
+    Ok(Split { forward, backward: backward.finish(gradients)?, saved })
+}
+
+/// Values that exist once the forward is done.
+fn made_by_forward(joint: &Graph) -> Vec<bool> {
+    let mut made = vec![false; joint.values.len()];
+    for input in joint.inputs.iter().filter(|i| i.kind != InputKind::Gradient) {
+        made[input.value.index()] = true;
+    }
+    for node in joint.nodes.values().filter(|n| n.phase == Phase::Forward) {
+        node.defined().for_each(|v| made[v.index()] = true);
+    }
+    made
+}
+
+/// One of the two graphs under construction.
+struct Part<'g> {
+    joint: &'g Graph,
+    builder: GraphBuilder,
+    ids: Vec<Option<ValueId>>,
+}
+
+impl<'g> Part<'g> {
+    fn new(joint: &'g Graph) -> Part<'g> {
+        Part { joint, builder: GraphBuilder::new(), ids: vec![None; joint.values.len()] }
+    }
+
+    fn input(&mut self, v: ValueId, name: &str, kind: InputKind) {
+        let data = &self.joint.values[v];
+        // A saved view need not come with its base; what matters then is that nothing here writes to either.
+        let base = data.alias.and_then(|a| self.ids[a.of().index()].map(|v| a.map(|_| v)));
+        self.ids[v.index()] = Some(self.builder.input(name, kind, data.ty.clone(), base));
+    }
+
+    fn node(&mut self, id: NodeId, node: &Node) -> Result<()> {
+        let mut inputs: SmallVec<[Operand; 4]> = SmallVec::new();
+        for operand in &node.inputs {
+            inputs.push(self.operand(operand)?);
+        }
+        let value = |v: ValueId| {
+            let data = &self.joint.values[v];
+            let alias = data.alias.and_then(|a| self.ids[a.of().index()].map(|v| a.map(|_| v)));
+            NewValue { ty: data.ty.clone(), alias }
+        };
+        let outputs: SmallVec<[NewOutput; 1]> = node
+            .outputs
+            .iter()
+            .map(|o| match o {
+                Output::Value(v) => NewOutput::Value(value(*v)),
+                Output::List(vs) => NewOutput::List(vs.iter().map(|v| value(*v)).collect()),
+            })
+            .collect();
+        let Node { target, effects, location, phase, .. } = self.joint.nodes[id].clone();
+        let new = self.builder.node(NewNode { target, inputs, effects, location, phase }, outputs);
+        let defined: SmallVec<[ValueId; 2]> = self.builder.graph().nodes[new].defined().collect();
+        for (old, new) in node.defined().zip(defined) {
+            self.ids[old.index()] = Some(new);
+        }
+        Ok(())
+    }
+
+    fn operand(&self, operand: &Operand) -> Result<Operand> {
+        let mut missing = None;
+        operand.for_each_value(|v| {
+            if self.ids[v.index()].is_none() {
+                missing = Some(v);
+            }
+        });
+        if let Some(v) = missing {
+            return Err(Error::internal("TP9104", format!("the forward graph would need {v}, which the backward makes")));
+        }
+        Ok(operand.map_values(|v| self.ids[v.index()].unwrap_or(v)))
+    }
+
+    fn finish(self, outputs: &[Operand]) -> Result<Graph> {
+        let outputs = outputs.iter().map(|o| self.operand(o)).collect::<Result<Vec<Operand>>>()?;
+        Ok(self.builder.finish(outputs))
+    }
+}

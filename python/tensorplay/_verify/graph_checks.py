@@ -1,0 +1,221 @@
+"""GRAPH: one call is one node, nothing inside it leaks or runs, and what the fake rule promises is what comes out.
+
+`examine` works on a finished graph, so that it can be tested on graphs that no capture would make.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import Any
+
+from tensorplay import _native
+from tensorplay import graph as graphs
+from tensorplay._verify.arrays import Snapshot, is_tensor
+from tensorplay._verify.report import Tally
+from tensorplay._verify.subject import Subject
+from tensorplay._verify.values import Accepted, refusal, replay
+
+__all__ = ["check_fakes", "check_graphs", "examine", "python_calls"]
+
+
+@contextmanager
+def python_calls(codes: set[CodeType]) -> Iterator[Counter[str]]:
+    """Counts calls of these code objects on this thread while it lasts."""
+    counts: Counter[str] = Counter()
+    before = sys.getprofile()
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code in codes:
+            counts[frame.f_code.co_qualname] += 1
+
+    sys.setprofile(profile)
+    try:
+        yield counts
+    finally:
+        sys.setprofile(before)
+
+
+def kernel_codes(subject: Subject) -> set[CodeType]:
+    """Code objects of the op's Python kernels, behind wrappers."""
+    codes: set[CodeType] = set()
+    for kernel in subject.kernels:
+        function = kernel.function
+        while function is not None:
+            code = getattr(function, "__code__", None)
+            if isinstance(code, CodeType):
+                codes.add(code)
+            function = getattr(function, "__wrapped__", None) or getattr(function, "func", None)
+    return codes
+
+
+def check_graphs(subject: Subject, accepted: list[Accepted], tally: Tally) -> None:
+    """Captures every accepted case, examines the graph, and compares the promise with the reference run."""
+    if subject.is_op and subject.info["fake"] == "missing":
+        fix = "add one with @op.register_fake, or op.register_fake(library.fake_from_body)"
+        tally.skip(
+            "fake rule", f"none is registered, so that capture refuses the op: {fix}", subject.location
+        )
+        return
+    rule = fake_code(subject)
+    codes = kernel_codes(subject) - ({rule} if rule else set())
+    for item in accepted:
+        built = item.case.build()
+        where = replay(subject, item.case)
+        try:
+            with python_calls(codes) as calls:
+                graph = graphs.capture(subject.function, *built.args, **built.kwargs)
+        except Exception as error:
+            _capture_failed(subject, error, where, tally)
+            continue
+        if not subject.is_op:
+            tally.ok("captured", f"{len(graph.nodes)} nodes", location=subject.location)
+            continue
+        if calls:
+            ran = ", ".join(calls)
+            tally.fail(
+                "no kernel body runs in capture", f"{ran} ran while capturing\n{where}", subject.location
+            )
+        else:
+            tally.ok("no kernel body runs in capture", location=subject.location)
+        examine(subject, graph, where, tally)
+        check_fakes(subject, item, graph, tally)
+
+
+def fake_code(subject: Subject) -> CodeType | None:
+    """The code of the Python fake rule: where the body itself is the rule, its run is no leak."""
+    records = getattr(_native.get_op(subject.full), "_records", {}) if subject.full else {}
+    rule = getattr(records.get(subject.full), "fake", None)
+    if type(rule).__name__ == "_FakeFromBody":
+        rule = getattr(records.get(subject.full), "body", None)
+    code = getattr(rule, "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def _capture_failed(subject: Subject, error: Exception, where: str, tally: Tally) -> None:
+    code = getattr(error, "code", "")
+    if code == "TP3203":
+        name, text = (
+            "fake rule: aliasing",
+            f"aliasing mismatch, {refusal(error)}; the kernel returns new tensors",
+        )
+    elif subject.is_op:
+        name, text = "fake rule: accepts what the kernel accepts", refusal(error)
+    else:
+        name, text = "captured", refusal(error)
+    notes = "; ".join(getattr(error, "__notes__", ()))
+    tally.fail(name, f"{text}{f' ({notes})' if notes else ''}\n{where}", subject.location)
+
+
+def examine(subject: Subject, graph: Any, where: str, tally: Tally) -> None:
+    """Exactly one node, of this op, with its effects, and a graph that the IR verifier accepts."""
+    targets = [node.target for node in graph.nodes]
+    own = targets.count(subject.target)
+    inner = [target for target in targets if target != subject.target]
+    if own != 1:
+        tally.fail(
+            "one node per call",
+            f"{own} nodes of {subject.target}, the graph has {targets}\n{where}",
+            subject.location,
+        )
+    elif inner:
+        tally.fail("one node per call", f"inner nodes leaked: {inner}\n{where}", subject.location)
+    else:
+        tally.ok("one node per call", subject.target, location=subject.location)
+    for node in graph.nodes:
+        if node.target == subject.target and set(node.effects) != subject.effects:
+            got, want = sorted(node.effects), sorted(subject.effects)
+            tally.fail(
+                "effects as declared",
+                f"the node has {got}, the op declares {want}\n{where}",
+                subject.location,
+            )
+        elif node.target == subject.target:
+            tally.ok(
+                "effects as declared", ", ".join(sorted(subject.effects)) or "none", location=subject.location
+            )
+    violations = list(graph.verify())
+    if violations:
+        tally.fail("graph is well formed", f"{violations[0]}\n{where}", subject.location)
+    else:
+        tally.ok("graph is well formed", location=subject.location)
+
+
+def check_fakes(subject: Subject, item: Accepted, graph: Any, tally: Tally) -> None:
+    """Count, shape, dtype, strides, device and aliasing of the node's outputs against the real ones."""
+    node = next((node for node in graph.nodes if node.target == subject.target), None)
+    if node is None:
+        return
+    where = replay(subject, item.case)
+    real = item.run.outputs
+    if len(node.spec) != len(real):
+        detail = f"the fake rule promises {len(node.spec)} outputs, the kernel returned {len(real)}\n{where}"
+        tally.fail("fake rule: count", detail, subject.location)
+        return
+    tally.ok("fake rule: count", location=subject.location)
+    for index, (promised, got) in enumerate(zip(node.spec, real, strict=True)):
+        if got.is_tensor:
+            _check_spec(subject, index, promised, got, where, tally)
+    _check_aliases(subject, item, where, tally)
+
+
+def _check_spec(subject: Subject, index: int, promised: Any, got: Snapshot, where: str, tally: Tally) -> None:
+    for what in ("shape", "dtype", "strides", "device"):
+        said, found = getattr(promised, what, None), getattr(got, what)
+        said = tuple(said) if what in ("shape", "strides") and said is not None else str(said)
+        name = f"fake rule: {what}"
+        # Strides of dimensions that are never stepped over mean nothing.
+        if what == "strides" and said is not None and _same_strides(got.shape, said, got.strides):
+            said = found
+        if said == found:
+            tally.ok(name, location=subject.location)
+        else:
+            detail = f"output {index} of {subject.name}: the fake rule says {what} {said}, the kernel returned {found}"
+            tally.fail(name, f"{detail}\n{where}", subject.location)
+
+
+def _same_strides(shape: tuple[int, ...], one: Any, other: tuple[int, ...]) -> bool:
+    if 0 in shape:
+        return True
+    return all(a == b for n, a, b in zip(shape, one, other, strict=True) if n > 1)
+
+
+def _check_aliases(subject: Subject, item: Accepted, where: str, tally: Tally) -> None:
+    """Real outputs share memory only where the schema lets them; a fake rule that does is refused by the capture."""
+    returns = _native.Schema.parse(subject.info["schema"]).returns
+    tensors = [(name, tensor) for name, tensor, _ in item.run.built.tensors] if item.run.built else []
+    results = item.run.results
+    tally.ok("fake rule: aliasing", location=subject.location)
+    for index, result in enumerate(results):
+        if not is_tensor(result):
+            continue
+        declared = returns[index]["alias"] if index < len(returns) else None
+        shared = [name for name, tensor in tensors if share_memory(result, tensor)]
+        if declared is None and shared:
+            detail = f"output {index} shares memory with argument {', '.join(shared)}, the schema declares a new tensor"
+            tally.fail("aliases as declared", f"{detail}\n{where}", subject.location)
+        else:
+            tally.ok("aliases as declared", location=subject.location)
+        for other in range(index):
+            if is_tensor(results[other]) and declared is None and share_memory(result, results[other]):
+                detail = f"outputs {other} and {index} share memory"
+                tally.fail("aliases as declared", f"{detail}\n{where}", subject.location)
+
+
+def share_memory(left: Any, right: Any) -> bool:
+    """Whether the bytes of two tensors on the CPU overlap."""
+    a, b = extent(left), extent(right)
+    return a is not None and b is not None and a[0] < b[1] and b[0] < a[1]
+
+
+def extent(tensor: Any) -> tuple[int, int] | None:
+    """First address and the one past the last, over all elements; None where there are none."""
+    if tensor.size == 0 or tensor.is_fake:
+        return None
+    steps = [(n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)]
+    start, size = tensor.data_ptr(), tensor.dtype.itemsize
+    low = sum(step for step in steps if step < 0)
+    return start + low * size, start + (sum(step for step in steps if step > 0) + 1) * size

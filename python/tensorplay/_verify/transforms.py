@@ -1,0 +1,98 @@
+"""Changes to the contents of inputs, each as a function of arrays and, for replaying a case, as a function of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tensorplay._verify.arrays import is_float, to_numpy
+from tensorplay._verify.inputs import TensorRecipe, contents, new_tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+__all__ = ["changed", "resized", "with_other_contents", "with_specials", "with_zero"]
+
+
+def resize(values: Array, dtype: str, old: int, new: int) -> Array:
+    """Every dimension of size `old` becomes `new`: contents are repeated, or ones where there were none."""
+    import numpy as np
+
+    del dtype
+    for axis, n in enumerate(values.shape):
+        if n == old and old:
+            values = values.take(np.arange(new) % old, axis=axis)
+        elif n == old:
+            values = np.ones(
+                tuple(new if i == axis else m for i, m in enumerate(values.shape)), dtype=values.dtype
+            )
+    return values
+
+
+def put_specials(values: Array, dtype: str) -> Array:
+    """NaN, infinities, -0 and extremes over half of the elements of a floating array."""
+    import numpy as np
+
+    if not is_float(dtype) or not values.size:
+        return values
+    marks = contents((max(values.size, 24),), dtype, 0, "special")[: values.size]
+    mixed = np.where(np.arange(marks.size) % 2 == 0, marks, values.reshape(-1))
+    return mixed.reshape(values.shape).astype(values.dtype)
+
+
+def put_zero(values: Array, dtype: str) -> Array:
+    """The first element of a floating array becomes 0, where many functions have their kink."""
+    if not is_float(dtype) or not values.size:
+        return values
+    values = values.copy()
+    values.reshape(-1)[0] = 0.0
+    return values
+
+
+def put_other(values: Array, dtype: str) -> Array:
+    """Other contents of the same kind: rolled by one, and scaled where that means something."""
+    import numpy as np
+
+    rolled = np.roll(values.reshape(-1), 1).reshape(values.shape)
+    if is_float(dtype):
+        return (rolled * rolled.dtype.type(0.75)).astype(rolled.dtype)
+    return ~rolled if dtype == "bool" else rolled
+
+
+def changed(recipe: TensorRecipe, change: Callable[..., Array], name: str, *extra: int) -> TensorRecipe:
+    """A recipe with `change` applied to its contents; `name` is the public function that does the same to a tensor."""
+    import numpy as np
+
+    values = change(recipe.values, recipe.dtype, *extra)
+    if values is recipe.values:
+        return recipe
+    source = f"{name}({', '.join([recipe.source, *map(str, extra)])})"
+    kept = recipe.strides if values.shape == recipe.values.shape else None
+    plain = np.ascontiguousarray(values).reshape(values.shape)
+    return TensorRecipe(plain, recipe.dtype, source, recipe.layout, kept, recipe.requires_grad)
+
+
+def _on_tensor(change: Callable[..., Array], tensor: Any, *extra: int) -> Any:
+    return new_tensor(change(to_numpy(tensor), tensor.dtype.name, *extra), tensor.dtype.name)
+
+
+def resized(tensor: Any, old: int, new: int) -> Any:
+    """A copy in which every dimension of size ``old`` has size ``new``; contents are repeated."""
+    return _on_tensor(resize, tensor, old, new)
+
+
+def with_specials(tensor: Any) -> Any:
+    """A copy with NaN, infinities, -0 and extremes over half of its elements."""
+    return _on_tensor(put_specials, tensor)
+
+
+def with_zero(tensor: Any) -> Any:
+    """A copy whose first element is 0."""
+    return _on_tensor(put_zero, tensor)
+
+
+def with_other_contents(tensor: Any) -> Any:
+    """A copy with other contents of the same kind."""
+    return _on_tensor(put_other, tensor)

@@ -1,0 +1,213 @@
+"""Differentiation: grad mode, gradients, custom functions, and the numeric check of gradients.
+
+Lives here: the modes and the entry points. Not here: the tape and the rules (the extension), `gradcheck` (`_gradcheck`)
+and `Function` (`_function`), which are re-exported.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar, cast
+
+from tensorplay import _native
+from tensorplay._function import Function, FunctionContext
+from tensorplay._gradcheck import GradcheckError, gradcheck, gradgradcheck
+from tensorplay._native import Tensor, is_grad_enabled
+from tensorplay.errors import ArgumentError
+
+__all__ = [
+    "Function",
+    "FunctionContext",
+    "GradcheckError",
+    "backward",
+    "detect_anomaly",
+    "enable_grad",
+    "grad",
+    "gradcheck",
+    "gradgradcheck",
+    "is_grad_enabled",
+    "no_grad",
+    "set_grad_enabled",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+_set = _native.set_grad_enabled
+
+
+class _GradMode:
+    """A grad mode as a context manager and as a decorator. It belongs to the thread."""
+
+    __slots__ = ("_before", "_mode")
+
+    def __init__(self, mode: bool) -> None:
+        self._mode = mode
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(_set(self._mode))
+
+    def __exit__(self, *_: object) -> None:
+        _set(self._before.pop())
+
+    def __call__(self, fn: F) -> F:
+        return _under(self._mode, fn)
+
+
+def _under(mode: bool, fn: F) -> F:
+    """`fn` with every one of its steps run in grad mode `mode`."""
+    if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+        raise ArgumentError(
+            "grad mode belongs to the thread: other tasks would see it while a coroutine waits", code="TP3301"
+        )
+    if inspect.isgeneratorfunction(fn):
+        return cast(F, _generator_under(mode, fn))
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before = _set(mode)
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            _set(before)
+
+    return cast(F, call)
+
+
+def _generator_under(
+    mode: bool, fn: Callable[..., Generator[Any, Any, Any]]
+) -> Callable[..., Generator[Any, Any, Any]]:
+    @functools.wraps(fn)
+    def steps(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        inner = fn(*args, **kwargs)
+        advance: Callable[..., Any] = functools.partial(next, inner)
+        while True:
+            before = _set(mode)
+            try:
+                value = advance()
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                _set(before)
+            try:
+                sent = yield value
+            except GeneratorExit:
+                inner.close()
+                raise
+            except BaseException as error:
+                advance = functools.partial(inner.throw, error)
+            else:
+                advance = functools.partial(inner.send, sent)
+
+    return steps
+
+
+class no_grad(_GradMode):
+    """Operations are not recorded: `with no_grad(): ...`, `@no_grad()` or `@no_grad`."""
+
+    __slots__ = ()
+
+    def __new__(cls, fn: Any = None) -> Any:
+        return super().__new__(cls) if fn is None else _under(False, fn)
+
+    def __init__(self, fn: None = None) -> None:
+        super().__init__(False)
+
+
+class enable_grad(_GradMode):
+    """Operations are recorded again inside of `no_grad`."""
+
+    __slots__ = ()
+
+    def __new__(cls, fn: Any = None) -> Any:
+        return super().__new__(cls) if fn is None else _under(True, fn)
+
+    def __init__(self, fn: None = None) -> None:
+        super().__init__(True)
+
+
+class set_grad_enabled(_GradMode):
+    """Sets the grad mode at once; as a context manager or decorator the mode before comes back."""
+
+    __slots__ = ("_outer",)
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(bool(mode))
+        self._outer = _set(bool(mode))
+
+    def __enter__(self) -> None:
+        _set(self._mode)
+        self._before.append(self._outer)
+
+    def __call__(self, fn: F) -> F:
+        _set(self._outer)
+        return _under(self._mode, fn)
+
+
+class detect_anomaly:
+    """While entered, the first NaN of a backward pass is an error that names the recorded call."""
+
+    def __init__(self) -> None:
+        self._modes: list[_native.AnomalyMode] = []
+
+    def __enter__(self) -> None:
+        mode = _native.AnomalyMode()
+        mode.enter()
+        self._modes.append(mode)
+
+    def __exit__(self, *_: object) -> None:
+        self._modes.pop().leave()
+
+
+def _tensors(values: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    return [values] if isinstance(values, Tensor) else list(values)
+
+
+def _gradients(
+    values: Tensor | Sequence[Tensor | None] | None, outputs: list[Tensor], what: str
+) -> list[Tensor | None]:
+    if values is None:
+        return [None] * len(outputs)
+    found: list[Tensor | None] = [values] if isinstance(values, Tensor) else list(values)
+    if len(found) != len(outputs):
+        raise ArgumentError(f"{what} has {len(found)} entries for {len(outputs)} outputs", code="TP3302")
+    return found
+
+
+def backward(
+    tensors: Tensor | Sequence[Tensor],
+    grad_tensors: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+) -> None:
+    """Adds the gradients of `tensors` to the `.grad` of every leaf they were computed from."""
+    outputs = _tensors(tensors)
+    gradients = _gradients(grad_tensors, outputs, "grad_tensors")
+    retain = create_graph if retain_graph is None else retain_graph
+    _native.backward(outputs, gradients, retain, create_graph)
+
+
+def grad(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+) -> tuple[Any, ...]:
+    """Gradients of `outputs` with respect to `inputs`, one per input; `.grad` is left alone.
+
+    An input that `outputs` do not depend on is an error, None with `allow_unused=True`, zeros with
+    `materialize_grads=True`.
+    """
+    ends, starts = _tensors(outputs), _tensors(inputs)
+    gradients = _gradients(grad_outputs, ends, "grad_outputs")
+    retain = create_graph if retain_graph is None else retain_graph
+    unused = materialize_grads if allow_unused is None else allow_unused
+    found = _native.grad(ends, starts, gradients, retain, create_graph, unused or materialize_grads)
+    if materialize_grads:
+        zeros = _native.builtins["zeros_like"]
+        found = [zeros(x) if g is None else g for g, x in zip(found, starts, strict=True)]
+    return tuple(found)

@@ -1,0 +1,5 @@
+"""Backends and devices: what can be used here, and the protocol of a plugged-in backend. Only re-exports."""
+
+from tensorplay.backends.base import Backend, capabilities, capability, names, register
+
+__all__ = ["Backend", "capabilities", "capability", "names", "register"]

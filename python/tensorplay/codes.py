@@ -1,0 +1,444 @@
+"""Error codes and what they mean: the table behind ``python -m tensorplay explain CODE``.
+
+Data alone. A code is stable: it keeps its meaning once it was published. Where one code has several causes, the message
+of the error says which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CODES", "FAMILIES", "Entry", "lookup"]
+
+# The first two digits say which part of a program is concerned.
+FAMILIES: dict[str, str] = {
+    "TP00": "general",
+    "TP10": "arguments, schemas and annotations",
+    "TP11": "shapes, axes, indices and layouts",
+    "TP12": "element types",
+    "TP13": "registration of operators",
+    "TP14": "choice of a kernel",
+    "TP15": "arithmetic",
+    "TP16": "writes",
+    "TP20": "backends and devices that are not there",
+    "TP21": "devices of operands",
+    "TP30": "differentiation",
+    "TP31": "gradient checks",
+    "TP32": "contracts of kernels, fake rules and backward rules",
+    "TP33": "autograd from Python",
+    "TP39": "verification",
+    "TP40": "capture",
+    "TP41": "fallbacks",
+    "TP50": "graphs",
+    "TP90": "internal errors",
+    "TP91": "internal errors of compiled runs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One code."""
+
+    code: str
+    meaning: str
+    fix: str
+
+    def text(self) -> str:
+        """The explanation for people."""
+        family = FAMILIES[self.code[:4]]
+        return f"{self.code} ({family})\n  {self.meaning}\n  fix: {self.fix}"
+
+
+_REPORT = "this is a defect of tensorplay: please report it with the output of `python -m tensorplay env`"
+_SHAPES = "print the shapes of the operands; insert or expand dimensions so that they go together"
+_INDEX = "check the index against the shape in the message"
+
+_TABLE: tuple[tuple[str, str, str], ...] = (
+    ("TP0000", "An error without a code of its own.", "read its message"),
+    # arguments, schemas, annotations
+    (
+        "TP1001",
+        "A text is no operator schema; the caret shows where reading stopped.",
+        "mend the schema at the caret",
+    ),
+    ("TP1002", "An argument has the wrong type.", "pass the type that the message names"),
+    ("TP1003", "A required argument is missing.", "pass it, or give it a default in the schema"),
+    ("TP1004", "An argument was given by position and by keyword.", "give it once"),
+    ("TP1005", "Too many positional arguments.", "pass keyword-only arguments by name"),
+    (
+        "TP1006",
+        "A keyword names no argument.",
+        "use the close match that the note shows, or look at the schema",
+    ),
+    ("TP1007", "A Python int does not fit in 64 bits.", "use a float, or a smaller number"),
+    ("TP1009", "A list argument holds an item of the wrong type.", "convert the items"),
+    ("TP1010", "A schema has more than 255 arguments.", "group arguments in lists"),
+    ("TP1011", "A default value does not fit its argument's type.", "change the default or the type"),
+    ("TP1012", "No overload takes these arguments.", "compare the call with the overloads in the notes"),
+    ("TP1013", "pow() of a tensor was called with a modulus.", "use pow and remainder in two steps"),
+    ("TP1014", "An operator was applied to an operand or option that it does not know.", "see the message"),
+    (
+        "TP1015",
+        "An object that is no number or tensor was assigned into a tensor.",
+        "convert it with tensorplay.tensor",
+    ),
+    ("TP1016", "Elements of a tensor cannot be deleted.", "select the elements to keep instead"),
+    ("TP1017", "len() of a 0-d tensor.", "use .size, or give it a dimension"),
+    ("TP1018", "Iteration over a 0-d tensor.", "use .item() for its value"),
+    ("TP1019", "Nested data holds something that is no number.", "convert the data to numbers first"),
+    ("TP1020", "Nested data is deeper than a tensor can be.", "check for a list that holds itself"),
+    ("TP1021", "mutates_args is a string.", "pass a sequence of names: mutates_args=('x',)"),
+    ("TP1022", "mutates_args holds something that is no name.", "pass the names of arguments as strings"),
+    ("TP1023", "mutates_args names no argument.", "use a parameter name of the function"),
+    ("TP1024", "mutates_args names an argument that is no Tensor.", "only tensors can be written to"),
+    ("TP1025", "The signature of a function cannot be read.", "pass schema='(...) -> ...'"),
+    (
+        "TP1026",
+        "A parameter is of a kind that schemas lack (such as *args).",
+        "name every parameter, or pass schema=",
+    ),
+    (
+        "TP1027",
+        "An annotation uses a name that cannot be found.",
+        "import the name at module level, or pass schema=",
+    ),
+    ("TP1028", "An annotation stands for no schema type.", "use the type that the note proposes"),
+    ("TP1029", "A parameter has neither an annotation nor a default that tells its type.", "annotate it"),
+    ("TP1030", "A parameter's default does not fit its type.", "change one of them"),
+    (
+        "TP1031",
+        "A return annotation stands for no schema type.",
+        "return tensors, numbers, or tuples and lists of them",
+    ),
+    ("TP1032", "A tag does not fit the schema.", "follow the tag's rule in the message, or drop the tag"),
+    # shapes
+    ("TP1101", "Shapes do not broadcast together.", _SHAPES),
+    ("TP1102", "A shape cannot be expanded to another.", "only dimensions of size 1 expand"),
+    (
+        "TP1103",
+        "A reshape does not keep the number of elements.",
+        "use -1 for one size, or check the product",
+    ),
+    ("TP1104", "An axis is outside of the dimensions.", "axes go from -ndim to ndim - 1"),
+    ("TP1105", "Axes are no permutation.", "name every axis once"),
+    ("TP1106", "An index is outside of its dimension.", _INDEX),
+    ("TP1107", "A slice step is zero.", "use a step other than 0"),
+    ("TP1108", "More indices than dimensions.", _INDEX),
+    ("TP1109", "A shape that cannot be: negative, too large, or too many dimensions.", "check the sizes"),
+    ("TP1110", "A view reaches outside of its storage.", "check strides and offset"),
+    ("TP1111", "Memory could not be had.", "use smaller tensors, or free some"),
+    (
+        "TP1112",
+        "The value of a tensor with several elements was asked for.",
+        "use .any(), .all() or an index",
+    ),
+    ("TP1113", "An index tensor is neither integer nor bool.", "convert it: astype(int64)"),
+    ("TP1114", "An object is no index.", "use integers, slices, None, Ellipsis, or integer or bool arrays"),
+    ("TP1115", "An index has two Ellipsis.", "keep one"),
+    ("TP1116", "A mask does not fit the axes that it indexes.", "give the mask the shape of those axes"),
+    ("TP1117", "Assignment with a negative step beside index arrays.", "flip first, or assign in two steps"),
+    ("TP1118", ".T or .mT is not defined for this number of dimensions.", "use permute_dims"),
+    ("TP1120", "Nested data is ragged.", "make all rows equally long"),
+    (
+        "TP1121",
+        "A result does not fit in place, or data cannot be shared without a copy.",
+        "use the copying form",
+    ),
+    (
+        "TP1122",
+        "A view cannot be made without a copy, or a number does not fit its dtype.",
+        "use reshape, or a wider dtype",
+    ),
+    (
+        "TP1123",
+        "An axis to squeeze is not of size 1, or a buffer has suboffsets.",
+        "check the shape, or copy the buffer",
+    ),
+    ("TP1124", "Too few dimensions, or strides that are no multiple of the element.", "see the message"),
+    ("TP1125", "Shifts and axes differ in number, or set_ on a tensor that is not fresh.", "see the message"),
+    ("TP1126", "No tensor to join, or size and stride of different lengths.", "see the message"),
+    (
+        "TP1127",
+        "Tensors to join differ in shape, or bytes of a strided tensor were asked for.",
+        "see the message",
+    ),
+    ("TP1128", "Strides or bytes that do not fit the shape.", "see the message"),
+    (
+        "TP1129",
+        "A range with no finite bounds or no step, or storages of different sizes.",
+        "see the message",
+    ),
+    ("TP1130", "Bounds in the wrong order, or a read-only storage.", "see the message"),
+    ("TP1131", "An axis named twice, or saved tensors that share memory.", "name it once; save clones"),
+    (
+        "TP1132",
+        "A reduction over nothing that has no identity, or a broken safetensors file.",
+        "see the message",
+    ),
+    ("TP1133", "A gradient and its output differ in shape.", _SHAPES),
+    ("TP1134", "Operands of a matrix product do not fit.", "the inner sizes must agree"),
+    ("TP1135", "An index tensor must have one dimension.", "reshape it"),
+    ("TP1136", "An index tensor does not fit into its operand.", _SHAPES),
+    ("TP1137", "Operand and indices have different numbers of dimensions.", _SHAPES),
+    ("TP1138", "The source does not have the indexed shape.", _SHAPES),
+    ("TP1139", "Values do not broadcast to the indexed shape.", _SHAPES),
+    # dtypes
+    ("TP1201", "Element types do not go together.", "convert one operand with astype"),
+    ("TP1202", "An expression is not defined for these element types.", "convert the operands with astype"),
+    ("TP1203", "An element type is of the wrong kind for this use.", "use the kind that the message names"),
+    ("TP1204", "A foreign or bool element type that this operation does not know.", "convert it first"),
+    ("TP1205", "Integers were needed, or types of equal width.", "convert with astype"),
+    ("TP1206", "A file holds an element type that no tensorplay dtype stands for.", "convert the file"),
+    (
+        "TP1221",
+        "A result cannot be written in place to a narrower type.",
+        "use the form without the underscore",
+    ),
+    # registration
+    ("TP1301", "No operator of that name.", "import the module that defines it; `ops` lists what is there"),
+    ("TP1302", "The name is defined already, somewhere else.", "choose another name, or pass override=True"),
+    ("TP1305", "The operator was unregistered.", "keep its Library alive, or define it again"),
+    ("TP1310", "An object is neither an op nor the name of one.", "pass an op or 'ns::name'"),
+    ("TP1311", "The op has several overloads.", "name one: 'ns::name.overload'"),
+    ("TP1312", "No such device type.", "use 'cpu', 'cuda' or 'meta', or None for all"),
+    ("TP1313", "An effect or tag that is not known.", "use one that the message lists"),
+    ("TP1314", "layout= names no Tensor argument or no layout.", "layouts are 'any' and 'contiguous'"),
+    (
+        "TP1315",
+        "A function cannot be called with the arguments of the schema.",
+        "give it the schema's parameters",
+    ),
+    ("TP1316", "Something registered is not callable.", "pass a function"),
+    ("TP1317", "An argument that is written to must be contiguous and is not.", "pass a contiguous tensor"),
+    ("TP1318", "The op has a fake rule already.", "pass allow_override=True"),
+    ("TP1319", "fake_from_body on an op without a Python body.", "write a fake rule"),
+    (
+        "TP1320",
+        "A backward rule on an op that cannot have one.",
+        "return a new tensor, and write outside of the op",
+    ),
+    ("TP1321", "No kernel of that name.", "use one that the message lists"),
+    ("TP1322", "An op's name is no string.", "pass 'namespace::name'"),
+    ("TP1323", "An op's name is not 'namespace::name'.", "use two identifiers and one '::'"),
+    ("TP1324", "The namespace belongs to the built-in ops.", "choose one of your own"),
+    ("TP1325", "The schema names another op.", "make the two names agree"),
+    ("TP1326", "mutates_args and the schema disagree.", "make them agree, or leave one out"),
+    ("TP1327", "device_types on an op without a Tensor argument.", "leave device_types out"),
+    ("TP1330", "No such kind of library.", "use 'DEF', 'IMPL' or 'FRAGMENT'"),
+    ("TP1331", "The namespace has a DEF library already.", "use 'FRAGMENT'"),
+    ("TP1332", "The library was destroyed.", "keep it alive"),
+    ("TP1333", "An IMPL library defines no ops.", "use 'DEF' or 'FRAGMENT'"),
+    ("TP1334", "A kernel for an autograd key.", "use register_autograd"),
+    ("TP1335", "The library has a kernel there already.", "pass allow_override=True"),
+    ("TP1336", "The op is not of the library's namespace.", "use a library of that namespace"),
+    # kernels, arithmetic, writes
+    ("TP1401", "The op has no kernel for this device.", "register one, or move the tensors"),
+    ("TP1402", "Kernels exist, and none takes this call.", "the notes say why each was passed over"),
+    ("TP1501", "Integer division by zero.", "mask the zeros, or divide as floats"),
+    ("TP1601", "A read-only tensor was written to.", "work on a clone()"),
+    ("TP1602", "Elements that share memory were written to.", "work on a clone()"),
+    # devices
+    (
+        "TP2001",
+        "A backend or device is needed and absent.",
+        "`python -m tensorplay doctor` says what is missing",
+    ),
+    ("TP2002", "No such device.", "use 'cpu', 'cuda', 'cuda:N' or 'meta'"),
+    (
+        "TP2010",
+        "A Triton op was called on a device without a kernel.",
+        "register a kernel for it, or use CUDA",
+    ),
+    ("TP2011", "wrap_triton was given something else than a Triton kernel.", "decorate it with triton.jit"),
+    ("TP2012", "A Triton kernel needs a CUDA device.", "register a CPU kernel for the op"),
+    ("TP2013", "An argument that a Triton kernel cannot take.", "pass tensors, numbers or None"),
+    ("TP2014", "Triton's interpreter cannot compute in bfloat16.", "check in float32"),
+    ("TP2015", "An op that cannot be checked in Triton's interpreter.", "define it in an importable module"),
+    ("TP2104", "Operands are on different devices; nothing was run.", "move one with .to(device)"),
+    ("TP2105", "The operation needs a tensor on the CPU.", "use .cpu()"),
+    ("TP2106", "A tensor without data has no values to read or move.", "use a real tensor"),
+    # differentiation
+    (
+        "TP3001",
+        "The op has no backward rule.",
+        "register one with register_autograd, or None if it has no gradient",
+    ),
+    (
+        "TP3002",
+        "backward returned the wrong number of gradients.",
+        "return one per input, None where there is none",
+    ),
+    (
+        "TP3003",
+        "A saved tensor was written to since, or a type that has no gradient requires one.",
+        "clone before writing",
+    ),
+    (
+        "TP3004",
+        "The graph was freed, or a move that is not recorded.",
+        "pass retain_graph=True to the first backward",
+    ),
+    (
+        "TP3005",
+        "The output has no history, or a recorded tensor was lent to NumPy.",
+        "use detach() before numpy()",
+    ),
+    ("TP3006", "A gradient has the wrong shape.", "sum it to the input's shape"),
+    ("TP3007", "A gradient has the wrong dtype.", "convert it with astype"),
+    ("TP3008", "A gradient is on the wrong device.", "move it in backward"),
+    ("TP3009", "The number of gradients given is not that of the outputs.", "give one per output"),
+    (
+        "TP3010",
+        "An operation in place on what is needed for backward.",
+        "use the form without the underscore",
+    ),
+    ("TP3011", "A gradient does not fit its tensor.", "check shape, dtype and device"),
+    ("TP3012", "Only floating tensors can require gradients.", "convert with astype(float32)"),
+    ("TP3013", "requires_grad of a computed tensor cannot be switched off.", "use detach()"),
+    ("TP3014", "An assigned .grad is not like its tensor.", "check shape, dtype and device"),
+    ("TP3015", "The tensor does not require a gradient.", "call requires_grad_() first"),
+    ("TP3016", "A backward gave a NaN (anomaly detection).", "the note shows the forward call"),
+    (
+        "TP3017",
+        "An op without a gradient writes to a tensor that requires one.",
+        "write under no_grad, or to a detach()",
+    ),
+    (
+        "TP3018",
+        "A leaf, or an input of an op without a gradient, is written to.",
+        "write under no_grad, or to a clone",
+    ),
+    ("TP3019", "A recorded value would be written to memory that others share.", "write to a clone"),
+    ("TP3020", "An input does not influence the outputs.", "pass allow_unused=True to get None"),
+    ("TP3021", "backward of more than one element needs a gradient.", "call sum() or pass gradient="),
+    ("TP3022", "A second derivative through a compiled function.", "differentiate the eager function"),
+    (
+        "TP3105",
+        "gradcheck: analytic and numeric gradients disagree.",
+        "the message shows both, by input and output",
+    ),
+    # contracts
+    ("TP3201", "A kernel returned the wrong number of values.", "return what the schema declares"),
+    ("TP3202", "A kernel returned a value of the wrong type.", "return what the schema declares"),
+    (
+        "TP3203",
+        "An output shares memory with an argument or another output.",
+        "return a clone, or declare the alias",
+    ),
+    (
+        "TP3204",
+        "backward returned no tuple, or a gradient that does not fit.",
+        "return a tuple, one per input",
+    ),
+    (
+        "TP3205",
+        "A kernel broke the promise of its fake rule, or a list gradient is no list.",
+        "make the two agree",
+    ),
+    (
+        "TP3206",
+        "A backend returned the wrong number of tensors, or a gradient is no tensor.",
+        "see the message",
+    ),
+    ("TP3207", "A hook or a backend returned something else than promised.", "see the message"),
+    (
+        "TP3208",
+        "The backward of a Function returned the wrong gradients.",
+        "return one per argument of apply",
+    ),
+    ("TP3210", "A kernel failed in Triton's interpreter.", "the note has its output"),
+    ("TP3301", "A grad-mode decorator on a coroutine.", "use the context inside of the coroutine"),
+    ("TP3302", "The number of entries is not that of the outputs.", "give one per output"),
+    ("TP3303", "A Function without a backward.", "define one"),
+    ("TP3310", "gradcheck: nothing requires a gradient.", "set requires_grad on an input"),
+    ("TP3311", "gradcheck: finite differences need float64.", "convert the inputs"),
+    ("TP3312", "gradcheck: two backward calls disagree.", "make backward deterministic, or raise nondet_tol"),
+    ("TP3313", "gradcheck: an input has elements that share memory.", "pass x.clone()"),
+    (
+        "TP3314",
+        "gradcheck: the gradient depends on the memory order of the cotangent.",
+        "read it by its strides",
+    ),
+    (
+        "TP3901",
+        "An operator does not keep its contract.",
+        "the message lists each failed check and how to replay it",
+    ),
+    ("TP3902", "verify was asked for something that cannot be checked so.", "see the message"),
+    # capture
+    ("TP4001", "An op without a fake rule cannot be captured.", "add one with @op.register_fake"),
+    (
+        "TP4002",
+        "A size that is not known during capture was computed with.",
+        "pass dynamic=False, or fix the size",
+    ),
+    (
+        "TP4003",
+        "A tensor's value was read during capture, or a captured tensor escaped.",
+        "use where() instead of if",
+    ),
+    (
+        "TP4004",
+        "A tensor without data was exported or is unknown to this capture.",
+        "return it from the function",
+    ),
+    (
+        "TP4005",
+        "An address was read during capture, or a result that a graph cannot hold.",
+        "return tensors and numbers",
+    ),
+    ("TP4006", "An argument that a graph cannot hold.", "pass tensors, numbers, strings, or lists of them"),
+    (
+        "TP4007",
+        "An argument was written to by a recorded value inside of a compiled function.",
+        "return the new value",
+    ),
+    (
+        "TP4008",
+        "A lifted tensor is written to and needed by backward.",
+        "write to a clone, or pass it as an argument",
+    ),
+    ("TP4010", "Too deep a nesting, or a bare Triton kernel launched in a capture.", "use wrap_triton"),
+    (
+        "TP4101",
+        "on_fallback='error' met a fallback.",
+        "the reason says what to change, or use on_fallback='record'",
+    ),
+    # graphs
+    ("TP5001", "A text is no graph; line and column show where reading stopped.", "mend the text there"),
+    ("TP5002", "A graph breaks a rule of its form.", "the notes list every violation"),
+    ("TP5003", "A graph's node does not fit its op's schema.", "capture again with the present definition"),
+    ("TP5004", "A returned list holds something else than numbers.", "return a tuple of tensors"),
+    ("TP5005", "A graph uses a value before it is made.", "keep nodes in order"),
+    ("TP5010", "The op is not pointwise.", "only pointwise ops have a scalar program"),
+    # internal
+    ("TP9000", "A part of tensorplay stopped unexpectedly; the process goes on.", _REPORT),
+    ("TP9001", "An exception of the caller's own on its way out.", "read the exception itself"),
+    ("TP9002", "A scalar expression could not be evaluated.", _REPORT),
+    ("TP9003", "A built-in kernel or rule met what it cannot meet.", _REPORT),
+    ("TP9004", "A broken invariant of a gradient rule or a buffer.", _REPORT),
+    ("TP9005", "A row names a gradient rule that does not exist.", _REPORT),
+    ("TP9006", "A saved tensor or a gradient is missing.", _REPORT),
+    ("TP9007", "A gradient rule called an op with the wrong arguments.", _REPORT),
+    ("TP9008", "A rule or an entry gave something else than expected.", _REPORT),
+    ("TP9009", "A gradient or a capture came twice or for nothing.", _REPORT),
+    ("TP9010", "A gradient formula is broken.", _REPORT),
+    ("TP9011", "A formula met an operand of the wrong kind.", _REPORT),
+    ("TP9101", "A region was run with operands of other types than its own.", _REPORT),
+    ("TP9102", "A compiled kernel failed.", _REPORT),
+    ("TP9103", "A plan names a tensor that is not there.", _REPORT),
+    ("TP9104", "A forward graph needs what its backward makes.", _REPORT),
+    ("TP9105", "A sum of gradients is no tensor.", _REPORT),
+    ("TP9106", "A training region lost one of its tensors.", _REPORT),
+    ("TP9107", "A compiled entry was run though its guard fails.", _REPORT),
+    ("TP9108", "A compiled entry lost one of its inputs.", _REPORT),
+    ("TP9109", "A compiled entry vanished.", _REPORT),
+)
+
+CODES: dict[str, Entry] = {code: Entry(code, meaning, fix) for code, meaning, fix in _TABLE}
+
+
+def lookup(code: str) -> Entry | None:
+    """The entry of a code, whatever its case, with or without ``TP``."""
+    wanted = code.strip().strip("[]").upper()
+    return CODES.get(wanted if wanted.startswith("TP") else f"TP{wanted}")

@@ -1,0 +1,42 @@
+"""`tensorplay.ops.<namespace>.<op>[.<overload>]`: every op, built-in or custom, by its qualified name.
+
+Lives here: nothing but the look-up. A resolved name is kept as a plain attribute, so that the next use costs one
+attribute read. Module attributes are namespaces of ops: names of this module's own begin with an underscore.
+"""
+
+import sys as _sys
+
+from tensorplay import _native
+
+
+class _Namespace:
+    """The ops of one namespace."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __getattr__(self, name: str) -> _native.CustomOpDef:
+        found = None if name.startswith("__") else _native.get_op(f"{self.__name__}::{name}")
+        if found is None:
+            raise AttributeError(f"no operator '{self.__name__}::{name}' is defined")
+        setattr(self, name, found)
+        return found
+
+    def __dir__(self) -> list[str]:
+        names = (name.split("::")[1].split(".")[0] for name in _native.list_ops(self.__name__))
+        return sorted(set(names))
+
+    def __repr__(self) -> str:
+        return f"<ops of namespace '{self.__name__}'>"
+
+
+def __getattr__(name: str) -> _Namespace:
+    if name.startswith("_") or not _native.list_ops(name):
+        raise AttributeError(f"no operator is defined in a namespace '{name}'")
+    space = _Namespace(name)
+    setattr(_sys.modules[__name__], name, space)
+    return space
+
+
+def __dir__() -> list[str]:
+    return sorted({name.split("::")[0] for name in _native.list_ops()})

@@ -1,0 +1,230 @@
+"""``tensorplay.verify``: one report on an operator, with columns for values, graph and executor.
+
+This module is the face; the checks live in ``_verify``. ``opcheck`` gives the same facts under the names that PyTorch
+users expect. The module itself can be called, so that ``tensorplay.verify(op)`` works whichever way it was imported.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from tensorplay._verify.compiled import check_compiled
+from tensorplay._verify.executor_checks import check_executors, check_required
+from tensorplay._verify.generate import CannotGenerate, from_schema, neighbours
+from tensorplay._verify.gradients import check_gradients
+from tensorplay._verify.graph_checks import check_graphs
+from tensorplay._verify.inputs import Case, capture_args
+from tensorplay._verify.isolate import check_fresh, check_protected
+from tensorplay._verify.report import Check, Tally, VerifyReport
+from tensorplay._verify.subject import Subject, subjects
+from tensorplay._verify.values import Accepted, Options, check_case, check_kernels, check_over_declared
+from tensorplay.errors import ArgumentError, ContractError
+
+__all__ = ["Check", "VerifyReport", "opcheck", "verify"]
+
+
+def verify(
+    op_or_fn: Any,
+    inputs: tuple[Any, ...] | list[Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    sweep: bool = True,
+    require: Sequence[str] = (),
+    seed: int = 0,
+) -> VerifyReport:
+    """Check an operator (or a function) against its own contract.
+
+    Parameters
+    ----------
+    op_or_fn
+        An op, its name ``"ns::op"``, a built-in function such as ``tensorplay.mul``, or a plain function.
+    inputs
+        A tuple holds one call's arguments, a list several such tuples; None generates inputs from the schema.
+    kwargs
+        Keyword arguments of every given call.
+    rtol, atol
+        Tolerance of comparisons; None takes the one of the dtype (see ``tensorplay.testing``).
+    sweep
+        Also try neighbours of given inputs: layouts, sizes, dtypes, special values.
+    require
+        Names of backends or devices whose absence is a failure instead of a skip.
+    seed
+        Of generated contents; printed in the report.
+
+    Returns
+    -------
+    VerifyReport
+        With ``.passed``, ``.values``, ``.graph``, ``.executor``, ``.failures``, ``.skips`` and several printed forms.
+    """
+    required = (require,) if isinstance(require, str) else tuple(require)
+    options = Options(rtol, atol, sweep, required, seed)
+    found = subjects(op_or_fn)
+    if not found:
+        raise ArgumentError(f"{op_or_fn!r} has no overload defined", code="TP1310")
+    columns: tuple[list[Check], list[Check], list[Check]] = ([], [], [])
+    for subject in found:
+        if len(found) > 1 and inputs is not None and not _binds(subject, inputs, kwargs or {}):
+            continue
+        prefix = f"{subject.full}: " if len(found) > 1 else ""
+        for column, checks in zip(columns, _verify_one(subject, inputs, kwargs or {}, options), strict=True):
+            column.extend(Check(prefix + c.name, c.verdict, c.detail, c.location) for c in checks)
+    name = found[0].name if len(found) == 1 else str(found[0].full).partition(".")[0]
+    return VerifyReport(name, seed, *columns)
+
+
+def _binds(subject: Subject, inputs: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether the given calls reach this overload."""
+    for case in _given(subject, inputs, kwargs):
+        run = subject.run(case)
+        if any(event.op == subject.target for event in run.events):
+            return True
+    return False
+
+
+def _given(subject: Subject, inputs: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]) -> list[Case]:
+    calls = inputs if isinstance(inputs, list) else [inputs]
+    cases = []
+    for index, args in enumerate(calls):
+        if not isinstance(args, tuple):
+            wanted = "a tuple of one call's arguments, or a list of such tuples"
+            raise ArgumentError(f"inputs must be {wanted}, got {type(args).__name__}", code="TP3902")
+        label = "given inputs" if len(calls) == 1 else f"given inputs {index}"
+        cases.append(capture_args(args, kwargs, subject.names, label))
+    return cases
+
+
+def _cases(subject: Subject, inputs: Any, kwargs: dict[str, Any], options: Options) -> list[Case]:
+    if inputs is None:
+        if not subject.is_op:
+            raise ArgumentError(
+                "a plain function has no schema to make inputs from: pass inputs=", code="TP3902"
+            )
+        return list(from_schema(subject.arguments, options.seed))
+    given = _given(subject, inputs, kwargs)
+    if not options.sweep:
+        return given
+    return [*given, *(near for case in given for near in neighbours(case))]
+
+
+def _verify_one(
+    subject: Subject, inputs: Any, kwargs: dict[str, Any], options: Options
+) -> tuple[list[Check], list[Check], list[Check]]:
+    values, graph, executor = Tally(), Tally(), Tally()
+    check_required(options, executor)
+    try:
+        cases = _cases(subject, inputs, kwargs, options)
+    except CannotGenerate as error:
+        values.fail("inputs", f"none can be made from the schema: {error}", subject.location)
+        return values.checks(), graph.checks(), executor.checks()
+    fresh = check_fresh(subject, cases)
+    accepted = [item for case in cases if (item := check_case(subject, case, values)) is not None]
+    if _tell_inputs(accepted, cases, values, subject):
+        fresh(accepted, values)
+        check_protected(subject, accepted, values)
+        _run_checks(subject, accepted, options, values, graph, executor)
+    return values.checks(), graph.checks(), executor.checks()
+
+
+def _tell_inputs(accepted: list[Accepted], cases: list[Case], values: Tally, subject: Subject) -> bool:
+    if accepted or values.failed("outputs fit the schema"):
+        given = sum(item.case.given for item in accepted)
+        values.ok("inputs", f"{len(accepted)} of {len(cases)} cases accepted, {given} of them given")
+        return bool(accepted)
+    values.fail(
+        "inputs",
+        f"the default kernel refuses all of {len(cases)} cases: pass inputs it takes",
+        subject.location,
+    )
+    return False
+
+
+def _run_checks(
+    subject: Subject, accepted: list[Accepted], options: Options, values: Tally, graph: Tally, executor: Tally
+) -> None:
+    check_over_declared(subject, accepted, values)
+    check_kernels(subject, accepted, options, values)
+    check_gradients(subject, accepted, options.seed, values)
+    check_graphs(subject, accepted, graph)
+    check_executors(subject, accepted, executor)
+    check_compiled(subject, accepted, options, values, executor)
+
+
+# The tests of PyTorch's opcheck, by the checks of ours that answer each.
+_TESTS = {
+    "test_schema": ("outputs fit", "inputs unchanged", "nothing written", "aliases", "is written to"),
+    "test_autograd_registration": ("gradient has", "gradient fits", "backward leaves"),
+    "test_faketensor": ("fake rule", "one node", "effects", "graph is", "no kernel body"),
+    "test_aot_dispatch_dynamic": (
+        "compiled",
+        "gradient compiled",
+        "repeated",
+        "no memory",
+        "gradient against",
+        "gradient in",
+    ),
+}
+
+
+def opcheck(
+    op: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    test_utils: str | Sequence[str] | None = None,
+    raise_exception: bool = True,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> dict[str, str]:
+    """Check one call of an op as ``torch.library.opcheck`` does; ``verify`` runs underneath, and finds more.
+
+    Returns a dict from test name to ``"SUCCESS"`` or the message; with ``raise_exception`` the first failure raises
+    ``ContractError`` instead.
+    """
+    found = subjects(op)
+    if not found[0].is_op:
+        raise ArgumentError(
+            f"opcheck needs an op, got {type(op).__name__}; use verify for functions", code="TP3902"
+        )
+    wanted = [test_utils] if isinstance(test_utils, str) else list(test_utils or _TESTS)
+    if unknown := [name for name in wanted if name not in _TESTS]:
+        raise ArgumentError(f"no test named {unknown[0]!r}; known are {', '.join(_TESTS)}", code="TP3902")
+    report = verify(op, tuple(args), kwargs, rtol=rtol, atol=atol, sweep=False)
+    results: dict[str, str] = {}
+    for name in wanted:
+        failures = [check for check in [*report.failures, *_missing(report, name)] if _test_of(check) == name]
+        results[name] = str(failures[0]) if failures else "SUCCESS"
+        if failures and raise_exception:
+            raise ContractError(f"{name}: {failures[0]}", code="TP3901", op=report.subject)
+    return results
+
+
+def _test_of(check: Check) -> str:
+    for name, starts in _TESTS.items():
+        if any(
+            check.name.startswith(start) or (start == "is written to" and start in check.name)
+            for start in starts
+        ):
+            return name
+    return "test_schema"
+
+
+def _missing(report: VerifyReport, test: str) -> list[Check]:
+    """What `verify` lists as a skip and PyTorch's test calls a failure: an op without a fake rule."""
+    return [
+        c for c in report.graph if test == "test_faketensor" and c.name == "fake rule" and c.verdict == "skip"
+    ]
+
+
+class _CallableModule(types.ModuleType):
+    """Lets ``import tensorplay.verify`` and ``tensorplay.verify(op)`` mean the same object."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> VerifyReport:
+        return verify(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallableModule
