@@ -23,7 +23,7 @@ def test_events_in_order() -> None:
     assert forward[0].dtypes == ("float32",)
     assert forward[0].host_seconds > 0
     assert any(e.phase == "backward" for e in events)
-    assert events[0] == list(events)[0]
+    assert events[0] == next(iter(events))
     assert events[:1] == [events[0]]
     assert json.loads(json.dumps(events.to_dict()))[0]["marker"]["executor"] == "native"
 

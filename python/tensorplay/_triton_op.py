@@ -12,6 +12,7 @@ from typing import Any
 
 from tensorplay import _native
 from tensorplay._definitions import check_name, define_record, op_schema
+from tensorplay._jit import is_kernel, kernel_name
 from tensorplay._op import register_fake, register_kernel
 from tensorplay._places import place_of
 from tensorplay._record import Record, labels, layouts
@@ -19,8 +20,6 @@ from tensorplay.backends import base
 from tensorplay.errors import ArgumentError, CapabilityError, CaptureError
 
 __all__ = ["WrappedKernel", "triton_op", "wrap_triton"]
-
-_KERNEL_CLASSES = frozenset({"JITFunction", "Autotuner", "Heuristics", "InterpretedFunction"})
 
 
 def triton_op(
@@ -71,9 +70,8 @@ def _absent_kernel(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def absent(*args: Any, **kwargs: Any) -> Any:
         device = _device_of([*args, *kwargs.values()])
-        capability = base.capabilities()["triton"]
-        cuda = base.capabilities()["cuda"]
-        missing = next((c for c in (capability, cuda) if not c.available), capability)
+        needed = [base.capability("triton"), base.capability("cuda")]
+        missing = next((c for c in needed if not c.available), needed[-1])
         raise CapabilityError(
             f"{name} has no kernel for device '{device}': its Triton kernel needs CUDA. {missing}",
             code="TP2010",
@@ -105,7 +103,7 @@ class WrappedKernel:
         self.kernel = kernel
 
     def __repr__(self) -> str:
-        return f"wrap_triton({_kernel_name(self.kernel)})"
+        return f"wrap_triton({kernel_name(self.kernel)})"
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         return functools.partial(_launch, self.kernel, grid)
@@ -115,8 +113,7 @@ def wrap_triton(kernel: Any, /) -> WrappedKernel:
     """The launch handle of a `@triton.jit`, `@triton.autotune` or `@triton.heuristics` kernel. Idempotent."""
     if isinstance(kernel, WrappedKernel):
         return kernel
-    names = {cls.__name__ for cls in type(kernel).__mro__}
-    if not names & _KERNEL_CLASSES:
+    if not is_kernel(kernel):
         raise ArgumentError(
             f"wrap_triton takes a kernel made by triton.jit, triton.autotune or triton.heuristics, "
             f"got {type(kernel).__name__}",
@@ -125,16 +122,10 @@ def wrap_triton(kernel: Any, /) -> WrappedKernel:
     return WrappedKernel(kernel)
 
 
-def _kernel_name(kernel: Any) -> str:
-    while hasattr(kernel, "fn") and not hasattr(kernel, "__name__"):
-        kernel = kernel.fn
-    return str(getattr(kernel, "__name__", type(kernel).__name__))
-
-
 def _launch(kernel: Any, grid: Any, *args: Any, **kwargs: Any) -> Any:
     if _native.is_capturing():
         raise CaptureError(
-            f"the Triton kernel {_kernel_name(kernel)} was launched inside a capture",
+            f"the Triton kernel {kernel_name(kernel)} was launched inside a capture",
             code="TP4010",
             notes=(
                 "put the launch into an op made by tensorplay.library.triton_op: it becomes one node of the graph",

@@ -7,11 +7,13 @@ other libraries (the extension) and what an op does (its schema is its docstring
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorplay import _native
-from tensorplay._native import Builtin, Tensor, dtype
 from tensorplay.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from tensorplay._native import Builtin, Tensor, dtype
 
 _builtins = _native.builtins
 
@@ -168,6 +170,10 @@ take_along_axis: Builtin = _builtins["take_along_axis"]
 scatter_add: Builtin = _builtins["scatter_add"]
 index_add: Builtin = _builtins["index_add"]
 nonzero: Builtin = _builtins["nonzero"]
+index: Builtin = _builtins["index"]
+index_put: Builtin = _builtins["index_put"]
+select: Builtin = _builtins["select"]
+slice: Builtin = _builtins["slice"]
 
 # Other names that people use
 multiply: Builtin = _builtins["multiply"]
@@ -184,6 +190,7 @@ greater: Builtin = _builtins["greater"]
 greater_equal: Builtin = _builtins["greater_equal"]
 concatenate: Builtin = _builtins["concatenate"]
 cat: Builtin = _builtins["cat"]
+copy: Builtin = _builtins["copy"]
 permute: Builtin = _builtins["permute"]
 broadcast_to: Builtin = _builtins["broadcast_to"]
 expand_dims: Builtin = _builtins["expand_dims"]
@@ -193,6 +200,7 @@ absolute: Builtin = _builtins["absolute"]
 arcsin: Builtin = _builtins["arcsin"]
 arccos: Builtin = _builtins["arccos"]
 arctan: Builtin = _builtins["arctan"]
+arctan2: Builtin = _builtins["arctan2"]
 arcsinh: Builtin = _builtins["arcsinh"]
 arccosh: Builtin = _builtins["arccosh"]
 arctanh: Builtin = _builtins["arctanh"]

@@ -71,9 +71,9 @@ def test_a_backward_that_reads_memory_order() -> None:
         flat = np.lib.stride_tricks.as_strided(g.numpy(), (g.size,), (g.numpy().itemsize,))
         return tp.tensor(flat.reshape(g.shape).copy()) * 2.0
 
+    op = scaled("order", lambda ctx, g: g * 2.0 if 0 in g.stride() else backward(ctx, g))
     with pytest.raises(GradcheckError, match="cotangent that is transposed: backward reads memory order"):
-        scaled_transposed = scaled("order", lambda ctx, g: g * 2.0 if 0 in g.stride() else backward(ctx, g))
-        gradcheck(scaled_transposed, f64([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
+        gradcheck(op, f64([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
 
 
 def test_a_backward_that_changes_its_answer() -> None:
@@ -89,7 +89,7 @@ def test_a_backward_that_changes_its_answer() -> None:
 
 def test_what_cannot_be_checked() -> None:
     with pytest.raises(
-        GradcheckError, match="input 0 is tensorplay.float32: finite differences need float64"
+        GradcheckError, match=r"input 0 is tensorplay\.float32: finite differences need float64"
     ):
         gradcheck(tp.exp, tp.tensor([1.0], requires_grad=True))
     with pytest.raises(GradcheckError, match="no input requires a gradient"):

@@ -292,12 +292,14 @@ def test_switches_belong_to_the_thread(ns: str) -> None:
 
 def test_disabled_before_it_is_registered(ns: str) -> None:
     f = library.custom_op(f"{ns}::f", lambda x: x * 1, mutates_args=())
-    with (
-        pytest.warns(UserWarning, match="has no kernel for 'cpu' to disable"),
-        f.set_kernel_enabled("cpu", enabled=False),
-    ):
+    switch = f.set_kernel_enabled("cpu", enabled=False)
+    with pytest.warns(UserWarning, match="has no kernel for 'cpu' to disable"):
+        switch.__enter__()
+    try:
         f.register_kernel("cpu", lambda x: x * 2)
         assert f(tp.ones([1])).item() == 1.0
+    finally:
+        switch.__exit__()
     assert f(tp.ones([1])).item() == 2.0
 
 

@@ -211,7 +211,7 @@ def test_l19_wrap_triton_takes_kernels_only() -> None:
     assert wrapped.kernel is kernel
     assert library.wrap_triton(wrapped) is wrapped
     for wrong in (object(), {"a": 1}, "text", lambda: None):
-        with pytest.raises(ArgumentError, match="takes a kernel made by triton.jit"):
+        with pytest.raises(ArgumentError, match=r"takes a kernel made by triton\.jit"):
             library.wrap_triton(wrong)
 
 

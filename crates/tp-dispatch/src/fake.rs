@@ -7,7 +7,7 @@ use crate::kernel::{Call, FakeOut, FakeRule};
 use crate::state::KeyGuard;
 use crate::value::{Rets, Value};
 use std::sync::atomic::{AtomicU32, Ordering};
-use tp_tensor::{Tensor, TensorSpec};
+use tp_tensor::{Dim, Layout, Tensor, TensorError, TensorSpec, layout};
 
 /// Names for storages of fakes that no capture scope numbers.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
@@ -55,11 +55,18 @@ fn materialize(call: &Call<'_>, out: FakeOut, next_id: &mut dyn FnMut() -> u32) 
 }
 
 fn from_spec(spec: &TensorSpec, next_id: &mut dyn FnMut() -> u32) -> Result<Tensor> {
-    Ok(if spec.device.is_meta() {
-        Tensor::empty_strided(&spec.sizes, &spec.strides, spec.dtype, spec.device)?
-    } else {
-        Tensor::fake(&spec.sizes, &spec.strides, spec.dtype, spec.device, next_id())?
-    })
+    let (sizes, strides) = (&spec.sizes, &spec.strides);
+    if spec.device.is_meta() {
+        return Ok(Tensor::empty_strided(sizes, strides, spec.dtype, spec.device)?);
+    }
+    let known = sizes.iter().chain(strides).all(|&d| !Dim::from_raw(d).is_symbol());
+    if known && !layout::is_contiguous(sizes, strides) {
+        // The storage must hold whatever views of the tensor may reach.
+        let layout = Layout { sizes: sizes.clone(), strides: strides.clone(), offset: 0 };
+        let (_, span) = layout.extent().ok_or_else(|| TensorError::TooLarge(sizes.clone()))?;
+        return Ok(Tensor::fake(&[span], &[1], spec.dtype, spec.device, next_id())?.view(&layout)?);
+    }
+    Ok(Tensor::fake(sizes, strides, spec.dtype, spec.device, next_id())?)
 }
 
 /// A host rule may build its answer from real tensors (`empty(shape)` names no fake): only their spec is kept.

@@ -287,6 +287,7 @@ fn sizes_around_a_tile() {
             let program = random_program(&mut rng);
             check(&mut rng, &program, &[size], &[0, 1, 4]);
             check(&mut rng, &program, &[3, size / 3], &[0, 3]);
+            check(&mut rng, &program, &[2, 33, size / 60], &[0, 1, 2, 3, 4]);
         }
     }
 }

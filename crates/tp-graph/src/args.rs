@@ -81,7 +81,9 @@ fn list(items: &[Operand], kind: ParamKind) -> Option<Value> {
             let int = |s: Option<Scalar>| if let Some(Scalar::Int(v)) = s { Some(v) } else { None };
             Some(Value::Ints(scalars.map(int).collect::<Option<_>>()?))
         }
-        ParamKind::Floats => Some(Value::Floats(scalars.map(|s| s.map(|s| s.to::<f64>())).collect::<Option<_>>()?)),
+        ParamKind::Floats => {
+            Some(Value::Floats(scalars.map(|s| s.map(|s| s.to::<f64>())).collect::<Option<_>>()?))
+        }
         ParamKind::Bools => {
             let truth = |s: Option<Scalar>| if let Some(Scalar::Bool(v)) = s { Some(v) } else { None };
             Some(Value::Bools(scalars.map(truth).collect::<Option<_>>()?))

@@ -46,7 +46,13 @@ impl GraphBuilder {
         &self.graph
     }
 
-    pub fn input(&mut self, name: impl Into<Arc<str>>, kind: InputKind, ty: ValueType, alias: Option<Alias>) -> ValueId {
+    pub fn input(
+        &mut self,
+        name: impl Into<Arc<str>>,
+        kind: InputKind,
+        ty: ValueType,
+        alias: Option<Alias>,
+    ) -> ValueId {
         let def = Def::Input(self.graph.inputs.len() as u32);
         let value = self.graph.values.push(ValueData { ty, def, alias });
         self.graph.inputs.push(Input { value, name: name.into(), kind });
@@ -56,7 +62,8 @@ impl GraphBuilder {
     pub fn node(&mut self, new: NewNode, outputs: SmallVec<[NewOutput; 1]>) -> NodeId {
         let id = self.graph.nodes.next_id();
         let values = &mut self.graph.values;
-        let mut define = |new: NewValue| values.push(ValueData { ty: new.ty, def: Def::Node(id), alias: new.alias });
+        let mut define =
+            |new: NewValue| values.push(ValueData { ty: new.ty, def: Def::Node(id), alias: new.alias });
         let outputs = outputs
             .into_iter()
             .map(|o| match o {

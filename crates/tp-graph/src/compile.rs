@@ -60,7 +60,12 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 impl CompiledFunction {
     pub fn new(options: CompileOptions) -> CompiledFunction {
         let entries = (0..options.limit.max(1)).map(|_| OnceLock::new()).collect();
-        let eager = CodegenMarker { executor: "eager".into(), kernel: "function".into(), proof: None, device: Device::CPU };
+        let eager = CodegenMarker {
+            executor: "eager".into(),
+            kernel: "function".into(),
+            proof: None,
+            device: Device::CPU,
+        };
         CompiledFunction {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             options,
@@ -125,10 +130,19 @@ impl CompiledFunction {
                 Err(back) => entry = back,
             }
         }
-        Ok(Built::Eager(FallbackReason::RecompileLimit { limit: self.entries.len(), guard: missed.unwrap_or_default() }))
+        Ok(Built::Eager(FallbackReason::RecompileLimit {
+            limit: self.entries.len(),
+            guard: missed.unwrap_or_default(),
+        }))
     }
 
-    fn compile(&self, number: usize, args: &[Arg<'_>], names: &[Arc<str>], f: &mut CaptureFn<'_>) -> Result<Entry> {
+    fn compile(
+        &self,
+        number: usize,
+        args: &[Arg<'_>],
+        names: &[Arc<str>],
+        f: &mut CaptureFn<'_>,
+    ) -> Result<Entry> {
         let scope = CaptureScope::begin();
         let fakes = capture::fake_inputs(&scope, args, names)?;
         let (outputs, structure) = f(&fakes)?;
@@ -159,7 +173,20 @@ impl CompiledFunction {
         let (plan, breaks) = lower::plan(&graph, &self.options.backends, &self.artifacts)?;
         let inputs = places(&graph, args);
         let function = self.id;
-        Ok(Entry { number, function, guards, graph, plan, inputs, lifted, returned, training: None, removed, breaks, structure })
+        Ok(Entry {
+            number,
+            function,
+            guards,
+            graph,
+            plan,
+            inputs,
+            lifted,
+            returned,
+            training: None,
+            removed,
+            breaks,
+            structure,
+        })
     }
 
     fn training(&self, half: Half, joint: Joint, args: &[Arg<'_>]) -> Result<Entry> {
@@ -174,7 +201,8 @@ impl CompiledFunction {
             inputs.filter_map(|i| split.backward.spec(i.value).cloned()).collect()
         };
         let mut next = 0..;
-        let gradients = joint.gradients.iter().map(|(place, g)| (*place, g.as_ref().and_then(|_| next.next()))).collect();
+        let gradients =
+            joint.gradients.iter().map(|(place, g)| (*place, g.as_ref().and_then(|_| next.next()))).collect();
         let training = Training {
             saved_types: types(InputKind::Saved),
             tangents: types(InputKind::Gradient),
@@ -317,7 +345,8 @@ fn check_saved(forward: &Graph, saved: &[SavedFrom]) -> Result<()> {
         let Some(input) = forward.inputs.get(i as usize) else { continue };
         if input.kind == InputKind::Lifted && memory.is_written(input.value) {
             let message = format!("{} is needed by the backward, and the function writes to it", input.name);
-            return Err(Error::capture("TP4008", message).note("write to a clone(), or pass the tensor as an argument"));
+            return Err(Error::capture("TP4008", message)
+                .note("write to a clone(), or pass the tensor as an argument"));
         }
     }
     Ok(())

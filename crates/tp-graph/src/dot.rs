@@ -1,7 +1,7 @@
 //! Pictures of a graph as text: Graphviz, and a table for terminals.
 
-use crate::ir::{Def, Graph, Node, Operand};
 use crate::entity::ValueId;
+use crate::ir::{Def, Graph, Node, Operand};
 use std::fmt::Write;
 use tp_dispatch::Phase;
 
@@ -46,7 +46,14 @@ impl Graph {
         for input in &self.inputs {
             let ty = self.values[input.value].ty.to_string();
             let what = format!("input {}", input.name);
-            rows.push([input.value.to_string(), what, input.kind.name().to_string(), ty, String::new(), String::new()]);
+            rows.push([
+                input.value.to_string(),
+                what,
+                input.kind.name().to_string(),
+                ty,
+                String::new(),
+                String::new(),
+            ]);
         }
         for node in self.nodes.values() {
             let results: Vec<String> = node.defined().map(|v| v.to_string()).collect();
@@ -54,7 +61,14 @@ impl Graph {
             let types: Vec<String> = node.defined().map(|v| self.values[v].ty.to_string()).collect();
             let at = node.location.as_ref().map_or_else(String::new, ToString::to_string);
             let effects = node.effects.to_string();
-            rows.push([results.join(", "), node.target.name(), inputs.join(", "), types.join(", "), effects, at]);
+            rows.push([
+                results.join(", "),
+                node.target.name(),
+                inputs.join(", "),
+                types.join(", "),
+                effects,
+                at,
+            ]);
         }
         columns(&rows)
     }

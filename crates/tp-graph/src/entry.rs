@@ -36,7 +36,10 @@ impl Entry {
     /// Runs the entry. The arguments are checked against the guards first.
     pub fn run(self: &Arc<Self>, args: &[Arg<'_>], rets: &mut Rets) -> Result<()> {
         if let Err(guard) = self.guards.check(args) {
-            return Err(Error::internal("TP9107", format!("a compiled entry was run though its guard fails: {guard}")));
+            return Err(Error::internal(
+                "TP9107",
+                format!("a compiled entry was run though its guard fails: {guard}"),
+            ));
         }
         // SAFETY: the guards hold.
         unsafe { self.run_guarded(args, rets) }
@@ -67,8 +70,11 @@ impl Entry {
         last::note(self.function, self, stamps, backward.clone());
         *rets = ran?;
         if let (Some(training), Some(backward)) = (&self.training, backward) {
-            let wanted: SmallVec<[&Tensor; 8]> =
-                training.gradients.iter().map(|(place, _)| self.tensor(args, *place)).collect::<Result<_>>()?;
+            let wanted: SmallVec<[&Tensor; 8]> = training
+                .gradients
+                .iter()
+                .map(|(place, _)| self.tensor(args, *place))
+                .collect::<Result<_>>()?;
             training::record(training, backward, &wanted, &inputs, rets)?;
             rets.truncate(self.returned);
         }

@@ -211,7 +211,9 @@ impl GuardSet {
         if let Some(&(i, j)) = self.same.iter().find(|&&(i, j)| !same(args, i, j)) {
             return format!("{} is {}, got two tensors", self.name(j as usize), self.name(i as usize));
         }
-        if let Some(&(a, b, shared)) = self.memory.iter().find(|&&(a, b, s)| self.share_memory(args, a, b) != s) {
+        if let Some(&(a, b, shared)) =
+            self.memory.iter().find(|&&(a, b, s)| self.share_memory(args, a, b) != s)
+        {
             let text = self.memory_text(a, b, shared);
             return format!("{text}, which changed");
         }
@@ -234,7 +236,9 @@ impl GuardSet {
             }
         }
         out.extend(self.grad_mode.map(|m| format!("is_grad_enabled() == {}", python_bool(m))));
-        out.extend(self.same.iter().map(|&(i, j)| format!("{} is {}", self.name(j as usize), self.name(i as usize))));
+        out.extend(
+            self.same.iter().map(|&(i, j)| format!("{} is {}", self.name(j as usize), self.name(i as usize))),
+        );
         out.extend(self.memory.iter().map(|&(a, b, shared)| self.memory_text(a, b, shared)));
         out.extend(self.ops.iter().map(|(op, _)| format!("the definition of {op} is the one captured")));
         let grads = self.lifted.iter().enumerate();

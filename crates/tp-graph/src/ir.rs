@@ -41,7 +41,8 @@ pub enum InputKind {
 }
 
 impl InputKind {
-    pub const ALL: [InputKind; 4] = [InputKind::Argument, InputKind::Lifted, InputKind::Gradient, InputKind::Saved];
+    pub const ALL: [InputKind; 4] =
+        [InputKind::Argument, InputKind::Lifted, InputKind::Gradient, InputKind::Saved];
 
     pub fn name(self) -> &'static str {
         match self {

@@ -32,7 +32,7 @@ pub mod verify;
 pub use backend::{Backend, Capability};
 pub use capture::{CaptureScope, Captured, capture_graph, install};
 pub use compile::{Built, CaptureFn, CompileOptions, CompiledFunction};
-pub use entry::Entry;
 pub use entity::{NodeId, PrimaryMap, ValueId};
+pub use entry::Entry;
 pub use ir::Graph;
 pub use report::{Explanation, FallbackPolicy, RegionRun, RunReport};

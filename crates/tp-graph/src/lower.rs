@@ -7,7 +7,10 @@ use crate::entity::{Entity, NodeId, ValueId};
 use crate::ir::{Const, Graph, Node, Operand, Output};
 use crate::native::NativeKernel;
 use crate::passes::partition::{self, Break, Part};
-use crate::plan::{ArgSrc, CallOutput, CallStamp, CallStep, Exec, Fast, FusedStep, OutSlot, OutSrc, Plan, PlanRegion, Src, Step, Work};
+use crate::plan::{
+    ArgSrc, CallOutput, CallStamp, CallStep, Exec, Fast, FusedStep, OutSlot, OutSrc, Plan, PlanRegion, Src,
+    Step, Work,
+};
 use crate::pointwise::NotPointwise;
 use crate::raw::{RawExecutor, RawKernel};
 use crate::region::{self, KernelLayout, Uses};
@@ -35,7 +38,11 @@ impl Artifacts {
 }
 
 /// The plan of a graph, and where its pointwise chains end.
-pub(crate) fn plan(graph: &Graph, backends: &[Arc<dyn Backend>], artifacts: &Artifacts) -> Result<(Plan, Vec<Break>)> {
+pub(crate) fn plan(
+    graph: &Graph,
+    backends: &[Arc<dyn Backend>],
+    artifacts: &Artifacts,
+) -> Result<(Plan, Vec<Break>)> {
     let partition = partition::run(graph);
     let mut planner = Planner {
         graph,
@@ -55,7 +62,14 @@ pub(crate) fn plan(graph: &Graph, backends: &[Arc<dyn Backend>], artifacts: &Art
         planner.part(part)?;
     }
     let outputs = graph.outputs.iter().map(|o| planner.output(o)).collect::<Result<Vec<OutSrc>>>()?;
-    let mut plan = Plan { slots: planner.slots as usize, steps: planner.steps, outputs, regions: planner.regions, calls: false, fast: None };
+    let mut plan = Plan {
+        slots: planner.slots as usize,
+        steps: planner.steps,
+        outputs,
+        regions: planner.regions,
+        calls: false,
+        fast: None,
+    };
     plan.calls = plan.steps.iter().any(|s| matches!(s.work, Work::Call(_)));
     free_at_last_use(&mut plan);
     plan.fast = fast(&plan);
@@ -142,7 +156,7 @@ impl Planner<'_> {
         let lowered = backend.lower(region)?;
         let with = match &lowered {
             Lowered::Pending(made) => {
-                let native = NativeKernel::compile(region)?;
+                let native = Arc::new(NativeKernel::compile(region)?);
                 return Ok(Exec::Pending { backend: backend.name().into(), made: made.clone(), native });
             }
             Lowered::Raw(kernel) => {
@@ -163,12 +177,27 @@ impl Planner<'_> {
         self.artifacts.builds.lock().push(Build { backend: backend.into(), hash, seconds, cached: false });
     }
 
-    fn fused(&mut self, region: &Region, executor: &str, with: Exec, reason: Option<FallbackReason>) -> Result<()> {
+    fn fused(
+        &mut self,
+        region: &Region,
+        executor: &str,
+        with: Exec,
+        reason: Option<FallbackReason>,
+    ) -> Result<()> {
         let inputs = region.reads.iter().map(|v| self.src(*v)).collect::<Result<Box<[Src]>>>()?;
         let outputs = region.writes.iter().map(|v| self.out_slot(*v)).collect::<Result<Box<[OutSlot]>>>()?;
         let index = self.regions.len() as u32;
-        self.regions.push(PlanRegion { ops: region.ops.clone(), executor: executor.into(), reason, view: false });
-        self.steps.push(Step { region: index, work: Work::Fused(FusedStep { inputs, outputs, with }), free: SmallVec::new() });
+        self.regions.push(PlanRegion {
+            ops: region.ops.clone(),
+            executor: executor.into(),
+            reason,
+            view: false,
+        });
+        self.steps.push(Step {
+            region: index,
+            work: Work::Fused(FusedStep { inputs, outputs, with }),
+            free: SmallVec::new(),
+        });
         Ok(())
     }
 
@@ -192,10 +221,13 @@ impl Planner<'_> {
         let def = op.def().ok_or_else(missing)?;
         let mut args = Vec::with_capacity(node.inputs.len());
         for (operand, param) in node.inputs.iter().zip(&def.params.all) {
-            let source = source(operand, param).map_err(|why| Error::graph("TP5003", why).with_op(op.name()))?;
+            let source =
+                source(operand, param).map_err(|why| Error::graph("TP5003", why).with_op(op.name()))?;
             args.push(match source {
                 ArgSource::Value(v) => ArgSrc::Tensor(self.src(v)?),
-                ArgSource::Values(vs) => ArgSrc::Tensors(vs.iter().map(|v| self.src(*v)).collect::<Result<_>>()?),
+                ArgSource::Values(vs) => {
+                    ArgSrc::Tensors(vs.iter().map(|v| self.src(*v)).collect::<Result<_>>()?)
+                }
                 ArgSource::Optional(vs) => {
                     let item = |v: &Option<ValueId>| v.map(|v| self.src(v)).transpose();
                     ArgSrc::Optional(vs.iter().map(item).collect::<Result<_>>()?)
@@ -206,7 +238,9 @@ impl Planner<'_> {
         let outputs = node.outputs.iter().map(|o| self.call_output(o)).collect::<Result<_>>()?;
         let device = node.defined().find_map(|v| self.graph.spec(v)).map_or(Device::CPU, |s| s.device);
         let stamp = match op.kernels().as_slice() {
-            [only] if !def.custom && !only.is_conditional() && &*only.provenance.executor == backend::NATIVE => {
+            [only]
+                if !def.custom && !only.is_conditional() && &*only.provenance.executor == backend::NATIVE =>
+            {
                 CallStamp::Only(Arc::new(registered_marker(op, only, device)))
             }
             _ => CallStamp::Watch,
@@ -218,7 +252,9 @@ impl Planner<'_> {
         Ok(match output {
             Output::Value(v) if self.graph.spec(*v).is_none() => CallOutput::Known,
             Output::Value(v) => CallOutput::Tensor(self.out_slot(*v)?),
-            Output::List(vs) => CallOutput::List(vs.iter().map(|v| self.out_slot(*v)).collect::<Result<_>>()?),
+            Output::List(vs) => {
+                CallOutput::List(vs.iter().map(|v| self.out_slot(*v)).collect::<Result<_>>()?)
+            }
         })
     }
 
@@ -323,7 +359,9 @@ fn for_each_slot(step: &Step, mut f: impl FnMut(u32)) {
 fn fast(plan: &Plan) -> Option<Fast> {
     let [step] = plan.steps.as_slice() else { return None };
     let [OutSrc::Tensor(Src::Slot(_))] = plan.outputs.as_slice() else { return None };
-    let Work::Fused(FusedStep { inputs, outputs, with: Exec::Native(kernel) }) = &step.work else { return None };
+    let Work::Fused(FusedStep { inputs, outputs, with: Exec::Native(kernel) }) = &step.work else {
+        return None;
+    };
     let ([output], Some(n)) = (&**outputs, kernel.flat()) else { return None };
     if n >= crate::native::LONG {
         return None;

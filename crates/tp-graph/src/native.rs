@@ -31,7 +31,10 @@ pub(crate) fn supports(region: &Region) -> std::result::Result<(), FallbackReaso
 impl NativeKernel {
     pub fn compile(region: &Region) -> std::result::Result<NativeKernel, FallbackReason> {
         supports(region)?;
-        let failed = |e: tp_expr::ExprError| FallbackReason::LoweringFailed { stage: "tile".into(), message: e.to_string() };
+        let failed = |e: tp_expr::ExprError| FallbackReason::LoweringFailed {
+            stage: "tile".into(),
+            message: e.to_string(),
+        };
         let kernel = TileKernel::compile(&region.program).map_err(failed)?;
         let marker = CodegenMarker {
             executor: NATIVE.into(),
@@ -87,7 +90,11 @@ impl NativeKernel {
                 Ok(if *n < LONG { run() } else { host::without_lock(run) }?)
             }
             Space::Strided { sizes, inputs: strides, output } => {
-                let reads = inputs.iter().zip(strides).map(|(t, s)| Strided { ptr: t.data_ptr(), strides: s }).collect();
+                let reads = inputs
+                    .iter()
+                    .zip(strides)
+                    .map(|(t, s)| Strided { ptr: t.data_ptr(), strides: s })
+                    .collect();
                 let writes = outputs.iter().map(|t| Strided { ptr: t.data_ptr(), strides: output }).collect();
                 let work = Nested { reads, writes };
                 // SAFETY: the caller's promise; strides and tensors outlive the call.
@@ -151,13 +158,22 @@ impl Executor for NativeKernel {
 }
 
 /// An error unless the operands are those of the region.
-pub(crate) fn check_operands(inputs: &[&Tensor], want: &[TensorSpec], outputs: &[Tensor], promised: &[TensorSpec]) -> Result<()> {
+pub(crate) fn check_operands(
+    inputs: &[&Tensor],
+    want: &[TensorSpec],
+    outputs: &[Tensor],
+    promised: &[TensorSpec],
+) -> Result<()> {
     let fits = |t: &Tensor, s: &TensorSpec| fits(t, s) && !t.is_fake();
     let ok = inputs.len() == want.len()
         && outputs.len() == promised.len()
         && inputs.iter().zip(want).all(|(t, s)| fits(t, s))
         && outputs.iter().zip(promised).all(|(t, s)| fits(t, s));
-    if ok { Ok(()) } else { Err(Error::internal("TP9101", "a region was run with operands of other types than its own")) }
+    if ok {
+        Ok(())
+    } else {
+        Err(Error::internal("TP9101", "a region was run with operands of other types than its own"))
+    }
 }
 
 /// Dtype, device, sizes, and the strides that can be told apart.

@@ -73,7 +73,11 @@ pub(crate) enum Exec {
     Object(Arc<dyn Executor>),
     Host(Arc<dyn HostExecutor>),
     /// Native until the artifact is there.
-    Pending { backend: Arc<str>, made: Arc<Pending>, native: NativeKernel },
+    Pending {
+        backend: Arc<str>,
+        made: Arc<Pending>,
+        native: Arc<NativeKernel>,
+    },
 }
 
 pub(crate) struct Step {

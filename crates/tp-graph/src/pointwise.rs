@@ -69,7 +69,10 @@ pub fn expression<'g>(graph: &'g Graph, node: &'g Node) -> Result<PointwiseNode<
             Body::Expr(expr.clone(), params.collect())
         }
         None if def.tags.iter().any(|t| &**t == "cast") => {
-            let dtype = node.inputs.iter().find_map(|o| if let Operand::Const(Const::DType(d)) = o { Some(*d) } else { None });
+            let dtype = node
+                .inputs
+                .iter()
+                .find_map(|o| if let Operand::Const(Const::DType(d)) = o { Some(*d) } else { None });
             Body::Cast(dtype.ok_or(NotPointwise::NoExpression)?)
         }
         None => return Err(NotPointwise::NoExpression),
@@ -109,7 +112,9 @@ impl PointwiseNode<'_> {
         };
         match builder.dtype(result) {
             Some(got) if got == self.spec.dtype => Ok(result),
-            got => Err(ExprError::Invalid(format!("the expression gives {got:?}, the node {}", self.spec.dtype))),
+            got => {
+                Err(ExprError::Invalid(format!("the expression gives {got:?}, the node {}", self.spec.dtype)))
+            }
         }
     }
 }

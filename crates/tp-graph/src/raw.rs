@@ -102,7 +102,10 @@ impl RawExecutor {
     }
 
     /// The same for a kernel that came later than the native one of its region.
-    pub fn bind(native: &NativeKernel, kernel: &Arc<RawKernel>) -> std::result::Result<RawExecutor, FallbackReason> {
+    pub fn bind(
+        native: &NativeKernel,
+        kernel: &Arc<RawKernel>,
+    ) -> std::result::Result<RawExecutor, FallbackReason> {
         RawExecutor::checked(kernel.clone(), native.layout(), native.space(), native.types())
     }
 
@@ -135,7 +138,14 @@ impl Frame<'_> {
         cells[self.range + 1] = Cell::int(range.end as i64);
         let mut ret = Cell { type_index: NONE, pad: 0, value: 0 };
         // SAFETY: see `RawKernel::new`; the cells point to live operands of the region's types.
-        unsafe { (self.kernel.function)(self.kernel.handle as *mut c_void, cells.as_ptr(), cells.len() as i32, &mut ret) }
+        unsafe {
+            (self.kernel.function)(
+                self.kernel.handle as *mut c_void,
+                cells.as_ptr(),
+                cells.len() as i32,
+                &mut ret,
+            )
+        }
     }
 }
 
@@ -145,13 +155,18 @@ impl Executor for RawExecutor {
         let (outer, inner, tail) = self.loops();
         let total = outer * inner;
         if total > 0 {
-            let mut cells: SmallVec<[Cell; 24]> = inputs.iter().map(|t| Cell::pointer(t.data_ptr())).collect();
+            let mut cells: SmallVec<[Cell; 24]> =
+                inputs.iter().map(|t| Cell::pointer(t.data_ptr())).collect();
             cells.extend(outputs.iter().map(|t| Cell::pointer(t.data_ptr())));
             let range = cells.len();
             cells.extend([Cell::int(0), Cell::int(0)]);
             cells.extend(tail);
             let frame = Frame { kernel: &self.kernel, cells, range };
-            let code = if total < LONG { frame.run(0..outer) } else { run_long(&frame, outer, (LONG / inner).max(1)) };
+            let code = if total < LONG {
+                frame.run(0..outer)
+            } else {
+                run_long(&frame, outer, (LONG / inner).max(1))
+            };
             if code != 0 {
                 return Err(failed(&self.kernel, code));
             }

@@ -25,9 +25,16 @@ pub enum KernelLayout {
 /// The loops of one region at known sizes.
 #[derive(Clone, Debug)]
 pub(crate) enum Space {
-    Flat { n: usize, scalars: u64 },
+    Flat {
+        n: usize,
+        scalars: u64,
+    },
     /// Merged sizes, and the strides of each input. Outputs are contiguous over the sizes.
-    Strided { sizes: Vec<usize>, inputs: Vec<Vec<isize>>, output: Vec<isize> },
+    Strided {
+        sizes: Vec<usize>,
+        inputs: Vec<Vec<isize>>,
+        output: Vec<isize>,
+    },
 }
 
 impl Space {
@@ -62,14 +69,20 @@ pub(crate) fn build(graph: &Graph, uses: &Uses, nodes: &[NodeId]) -> Result<Regi
     }
     let writes: Vec<(ValueId, u32)> = results.into_iter().filter(|(v, _)| uses.leaves(nodes, *v)).collect();
     let outputs: Vec<u32> = writes.iter().map(|(_, k)| *k).collect();
-    let failed = |e: tp_expr::ExprError| FallbackReason::LoweringFailed { stage: "program".into(), message: e.to_string() };
+    let failed = |e: tp_expr::ExprError| FallbackReason::LoweringFailed {
+        stage: "program".into(),
+        message: e.to_string(),
+    };
     let program = builder.finish(&outputs).map_err(failed)?;
     let writes: Vec<ValueId> = writes.into_iter().map(|(v, _)| v).collect();
     let spec = |v: &ValueId| graph.spec(*v).cloned();
     let inputs: Vec<TensorSpec> = reads.iter().filter_map(spec).collect();
     let outputs: Vec<TensorSpec> = writes.iter().filter_map(spec).collect();
     let Some(first) = outputs.first() else {
-        return Err(FallbackReason::LoweringFailed { stage: "program".into(), message: "no result is used".into() });
+        return Err(FallbackReason::LoweringFailed {
+            stage: "program".into(),
+            message: "no result is used".into(),
+        });
     };
     let space = space(&first.sizes, &inputs);
     let layout = space.layout();
@@ -96,7 +109,8 @@ impl Uses {
 
     /// Whether a value is read outside of `nodes`, which are in order.
     fn leaves(&self, nodes: &[NodeId], value: ValueId) -> bool {
-        self.returned[value.index()] || self.readers[value.index()].iter().any(|n| nodes.binary_search(n).is_err())
+        self.returned[value.index()]
+            || self.readers[value.index()].iter().any(|n| nodes.binary_search(n).is_err())
     }
 }
 

@@ -85,7 +85,8 @@ pub struct Explanation {
 impl fmt::Display for RunReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "graph {}", self.graph)?;
-        let mut rows = vec![["phase", "region", "ops", "ran on", "why not the one asked for"].map(str::to_string)];
+        let mut rows =
+            vec![["phase", "region", "ops", "ran on", "why not the one asked for"].map(str::to_string)];
         for (phase, runs) in [("forward", &self.forward), ("backward", &self.backward)] {
             rows.extend(runs.iter().map(|r| {
                 let reason = r.reason.as_ref().map_or_else(String::new, ToString::to_string);
@@ -105,7 +106,8 @@ impl fmt::Display for Explanation {
             }
             section(f, "guards", self.guards.get(i).map_or(&[][..], |g| g))?;
         }
-        let mut rows = vec![["phase", "region", "ops", "planned for", "why not the one asked for"].map(str::to_string)];
+        let mut rows =
+            vec![["phase", "region", "ops", "planned for", "why not the one asked for"].map(str::to_string)];
         rows.extend(self.regions.iter().map(|r| {
             let phase = if r.backward { "backward" } else { "forward" };
             let reason = r.reason.as_ref().map_or_else(String::new, ToString::to_string);
@@ -113,7 +115,8 @@ impl fmt::Display for Explanation {
         }));
         f.write_str(&columns(&rows))?;
         section(f, "breaks", &self.breaks)?;
-        let removed: Vec<String> = self.removed.iter().map(|r| format!("{} ({})", r.target, r.pass)).collect();
+        let removed: Vec<String> =
+            self.removed.iter().map(|r| format!("{} ({})", r.target, r.pass)).collect();
         section(f, "removed", &removed)?;
         let recompiles: Vec<String> =
             self.recompiles.iter().map(|r| format!("graph {}: {}", r.graph, r.guard)).collect();

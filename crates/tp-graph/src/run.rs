@@ -5,7 +5,9 @@
 use crate::backend::{HostExecutor, Lowered, NATIVE, Pending};
 use crate::guard::tuple;
 use crate::native::{NativeKernel, fits};
-use crate::plan::{ArgSrc, CallOutput, CallStamp, CallStep, Exec, Fast, FusedStep, OutSlot, OutSrc, Plan, Src, Work};
+use crate::plan::{
+    ArgSrc, CallOutput, CallStamp, CallStep, Exec, Fast, FusedStep, OutSlot, OutSrc, Plan, Src, Work,
+};
 use crate::raw::RawExecutor;
 use crate::stamp::{Stamps, watched};
 use smallvec::SmallVec;
@@ -14,7 +16,8 @@ use std::time::Instant;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::state::{self, KeyGuard};
 use tp_dispatch::{
-    Arg, CallEvent, CodegenMarker, DispatchKey, Error, FallbackReason, KeySet, Result, Rets, Value, dispatcher, host,
+    Arg, CallEvent, CodegenMarker, DispatchKey, Error, FallbackReason, KeySet, Result, Rets, Value,
+    dispatcher, host,
 };
 use tp_tensor::{DType, Device, Tensor, TensorSpec};
 
@@ -142,7 +145,9 @@ impl Frame<'_> {
         let mut out = SmallVec::new();
         for arg in &step.args {
             match arg {
-                ArgSrc::Tensors(srcs) => out.push(Value::Tensors(srcs.iter().map(get).collect::<Result<_>>()?)),
+                ArgSrc::Tensors(srcs) => {
+                    out.push(Value::Tensors(srcs.iter().map(get).collect::<Result<_>>()?))
+                }
                 ArgSrc::Optional(srcs) => {
                     let item = |s: &Option<Src>| s.as_ref().map(get).transpose();
                     out.push(Value::OptTensors(srcs.iter().map(item).collect::<Result<_>>()?));
@@ -190,7 +195,9 @@ impl Frame<'_> {
             step.inputs.iter().map(|s| tensor(self.inputs, self.slots, *s)).collect::<Result<_>>()?;
         let (outputs, marker, reason) = match &step.with {
             // SAFETY: the caller's promise.
-            Exec::Native(kernel) => (unsafe { native(kernel, &inputs, step)? }, kernel.marker().clone(), None),
+            Exec::Native(kernel) => {
+                (unsafe { native(kernel, &inputs, step)? }, kernel.marker().clone(), None)
+            }
             Exec::Object(executor) => {
                 let outputs = fresh(step)?;
                 let marker = executor.run(&inputs, &outputs)?;
@@ -201,7 +208,9 @@ impl Frame<'_> {
                 (outputs, marker, None)
             }
             // SAFETY: the caller's promise.
-            Exec::Pending { backend, made, native } => unsafe { pending(backend, made, native, &inputs, step)? },
+            Exec::Pending { backend, made, native } => unsafe {
+                pending(backend, made, native, &inputs, step)?
+            },
         };
         if state::is_tracing() {
             self.record(&inputs, plan, &marker, start);
@@ -242,7 +251,11 @@ fn fresh(step: &FusedStep) -> Result<SmallVec<[Tensor; 2]>> {
 
 /// # Safety
 /// As `NativeKernel::run_unchecked`.
-unsafe fn native(kernel: &NativeKernel, inputs: &[&Tensor], step: &FusedStep) -> Result<SmallVec<[Tensor; 2]>> {
+unsafe fn native(
+    kernel: &NativeKernel,
+    inputs: &[&Tensor],
+    step: &FusedStep,
+) -> Result<SmallVec<[Tensor; 2]>> {
     let outputs = fresh(step)?;
     // SAFETY: the caller's promise; outputs are fresh.
     unsafe { kernel.run_unchecked(inputs, &outputs)? };
@@ -255,7 +268,13 @@ type Ran = (SmallVec<[Tensor; 2]>, Arc<CodegenMarker>, Option<FallbackReason>);
 ///
 /// # Safety
 /// As `NativeKernel::run_unchecked`.
-unsafe fn pending(backend: &str, made: &Pending, kernel: &NativeKernel, inputs: &[&Tensor], step: &FusedStep) -> Result<Ran> {
+unsafe fn pending(
+    backend: &str,
+    made: &Pending,
+    kernel: &NativeKernel,
+    inputs: &[&Tensor],
+    step: &FusedStep,
+) -> Result<Ran> {
     let reason = match made.get() {
         Some(Ok(Lowered::Region(executor))) => {
             let outputs = fresh(step)?;
@@ -282,12 +301,19 @@ unsafe fn pending(backend: &str, made: &Pending, kernel: &NativeKernel, inputs: 
     Ok((outputs, kernel.marker().clone(), Some(reason)))
 }
 
-fn from_host(executor: &dyn HostExecutor, inputs: &[&Tensor], step: &FusedStep) -> Result<(SmallVec<[Tensor; 2]>, Arc<CodegenMarker>)> {
+fn from_host(
+    executor: &dyn HostExecutor,
+    inputs: &[&Tensor],
+    step: &FusedStep,
+) -> Result<(SmallVec<[Tensor; 2]>, Arc<CodegenMarker>)> {
     let (outputs, marker) = executor.run(inputs)?;
     if outputs.len() != step.outputs.len() {
         let (got, want) = (outputs.len(), step.outputs.len());
         let who = if &*marker.executor == NATIVE { "region" } else { &*marker.executor };
-        return Err(Error::contract("TP3206", format!("backend '{who}' returned {got} tensors for {want} outputs")));
+        return Err(Error::contract(
+            "TP3206",
+            format!("backend '{who}' returned {got} tensors for {want} outputs"),
+        ));
     }
     for (i, (t, out)) in outputs.iter().zip(&step.outputs).enumerate() {
         let overlaps = inputs.iter().any(|x| x.shares_storage(t));
@@ -299,15 +325,26 @@ fn from_host(executor: &dyn HostExecutor, inputs: &[&Tensor], step: &FusedStep) 
 }
 
 #[cold]
-fn broken_backend(marker: &CodegenMarker, i: usize, t: &Tensor, promise: &TensorSpec, overlaps: bool) -> Error {
-    let what = if overlaps { "shares memory with an input".to_string() } else { format!("is {}, not {promise}", TensorSpec::of(t)) };
+fn broken_backend(
+    marker: &CodegenMarker,
+    i: usize,
+    t: &Tensor,
+    promise: &TensorSpec,
+    overlaps: bool,
+) -> Error {
+    let what = if overlaps {
+        "shares memory with an input".to_string()
+    } else {
+        format!("is {}, not {promise}", TensorSpec::of(t))
+    };
     Error::contract("TP3207", format!("backend '{}': output {i} of its region {what}", marker.executor))
 }
 
 #[cold]
 fn broken_promise(op: &str, i: usize, t: &Tensor, promise: &TensorSpec) -> Error {
     let got = TensorSpec::of(t);
-    let differing = |name: &str, got: String, want: String| format!("{name} {got}, the fake rule promised {want}");
+    let differing =
+        |name: &str, got: String, want: String| format!("{name} {got}, the fake rule promised {want}");
     let what = if got.sizes != promise.sizes {
         differing("shape", tuple(&got.sizes), tuple(&promise.sizes))
     } else if got.dtype != promise.dtype {
@@ -334,5 +371,6 @@ fn wrong_form(op: &str, i: usize, value: &Value, output: &CallOutput) -> Error {
         Value::Tensors(items) => format!("a list of {} tensors", items.len()),
         other => other.type_name().to_string(),
     };
-    Error::contract("TP3205", format!("output {i} of the kernel is {got}, the fake rule promised {want}")).with_op(op)
+    Error::contract("TP3205", format!("output {i} of the kernel is {got}, the fake rule promised {want}"))
+        .with_op(op)
 }

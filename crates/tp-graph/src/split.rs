@@ -63,7 +63,11 @@ pub(crate) fn run(joint: &Graph, returned: usize) -> Result<Split> {
 
     let mut backward = Part::new(joint);
     for v in &saved_values {
-        let name = joint.inputs.iter().find(|i| i.value == *v).map_or_else(|| format!("saved{}", v.0), |i| i.name.to_string());
+        let name = joint
+            .inputs
+            .iter()
+            .find(|i| i.value == *v)
+            .map_or_else(|| format!("saved{}", v.0), |i| i.name.to_string());
         backward.input(*v, &name, InputKind::Saved);
     }
     for input in joint.inputs.iter().filter(|i| i.kind == InputKind::Gradient) {
@@ -141,7 +145,10 @@ impl<'g> Part<'g> {
             }
         });
         if let Some(v) = missing {
-            return Err(Error::internal("TP9104", format!("the forward graph would need {v}, which the backward makes")));
+            return Err(Error::internal(
+                "TP9104",
+                format!("the forward graph would need {v}, which the backward makes"),
+            ));
         }
         Ok(operand.map_values(|v| self.ids[v.index()].unwrap_or(v)))
     }

@@ -81,7 +81,11 @@ fn only_candidate(op: OpHandle, key: DispatchKey) -> Option<Arc<KernelEntry>> {
 }
 
 /// Runs a call and finds out which kernel ran: what it stamped itself, else what the dispatcher chose.
-pub(crate) fn watched(op: OpHandle, device: Device, call: impl FnOnce() -> Result<()>) -> Result<Option<Arc<CodegenMarker>>> {
+pub(crate) fn watched(
+    op: OpHandle,
+    device: Device,
+    call: impl FnOnce() -> Result<()>,
+) -> Result<Option<Arc<CodegenMarker>>> {
     let key = match device.kind {
         DeviceKind::Cpu => DispatchKey::Cpu,
         DeviceKind::Cuda => DispatchKey::Cuda,

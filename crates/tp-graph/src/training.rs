@@ -47,7 +47,8 @@ pub(crate) fn record(
     inputs: &[&Tensor],
     results: &[Value],
 ) -> Result<()> {
-    let outputs = training.outputs.iter().map(|&i| result(results, i)).collect::<Result<SmallVec<[&Tensor; 2]>>>()?;
+    let outputs =
+        training.outputs.iter().map(|&i| result(results, i)).collect::<Result<SmallVec<[&Tensor; 2]>>>()?;
     let rule: Arc<dyn VjpRule> = Arc::new(CompiledBackward { training: training.clone(), stamps });
     record_node(rule, wanted, &outputs, |saver| {
         for from in &training.saved {
@@ -81,7 +82,12 @@ impl VjpRule for CompiledBackward {
         "compiled"
     }
 
-    fn backward(&self, ctx: &BackwardCtx<'_>, grads: &[Option<Tensor>], out: &mut Gradients<'_>) -> Result<()> {
+    fn backward(
+        &self,
+        ctx: &BackwardCtx<'_>,
+        grads: &[Option<Tensor>],
+        out: &mut Gradients<'_>,
+    ) -> Result<()> {
         if state::is_grad_enabled() {
             return Err(double_backward());
         }
@@ -120,7 +126,8 @@ fn double_backward() -> Error {
 /// The gradient as the backward graph takes it: contiguous.
 fn contiguous(g: &Tensor, spec: &TensorSpec) -> Result<Tensor> {
     if g.dtype() != spec.dtype || g.device() != spec.device || *g.sizes() != *spec.sizes {
-        let message = format!("gradient of a compiled function's output is {}, expected {spec}", TensorSpec::of(g));
+        let message =
+            format!("gradient of a compiled function's output is {}, expected {spec}", TensorSpec::of(g));
         return Err(Error::autograd("TP3006", message));
     }
     if g.is_contiguous() {

@@ -118,7 +118,11 @@ impl<'a> Verifier<'a> {
             if input.name.is_empty() && !inner {
                 self.report("input-names", Some(input.value), "an input has no name".to_string());
             } else if !names.insert(&input.name) {
-                self.report("input-names", Some(input.value), format!("two inputs are called {:?}", input.name));
+                self.report(
+                    "input-names",
+                    Some(input.value),
+                    format!("two inputs are called {:?}", input.name),
+                );
             }
         }
     }
@@ -131,12 +135,20 @@ impl<'a> Verifier<'a> {
         let mut expected = 0usize;
         for (value, def) in inputs.chain(nodes) {
             if value.index() != expected {
-                self.report("def-numbering", Some(value), format!("{value} is defined where %{expected} comes next"));
+                self.report(
+                    "def-numbering",
+                    Some(value),
+                    format!("{value} is defined where %{expected} comes next"),
+                );
             }
             match graph.values.get(value) {
                 None => self.report("def-numbering", Some(value), format!("{value} does not exist")),
                 Some(data) if data.def != def => {
-                    self.report("def-numbering", Some(value), format!("{value} says that {:?} defines it", data.def));
+                    self.report(
+                        "def-numbering",
+                        Some(value),
+                        format!("{value} says that {:?} defines it", data.def),
+                    );
                 }
                 Some(_) => {}
             }
@@ -208,7 +220,11 @@ impl<'a> Verifier<'a> {
         let declared = def.schema.returns();
         let before = self.found.len();
         if declared.len() != node.outputs.len() {
-            let message = format!("the schema declares {} results, the node has {}", declared.len(), node.outputs.len());
+            let message = format!(
+                "the schema declares {} results, the node has {}",
+                declared.len(),
+                node.outputs.len()
+            );
             self.report("results", None, message);
             return false;
         }
@@ -222,9 +238,11 @@ impl<'a> Verifier<'a> {
             if !fits {
                 self.report("results", None, format!("result {i} does not fit the declared {}", ret.ty()));
             }
-            let aliased = output.values().iter().any(|v| self.graph.values.get(*v).is_some_and(|d| d.alias.is_some()));
+            let aliased =
+                output.values().iter().any(|v| self.graph.values.get(*v).is_some_and(|d| d.alias.is_some()));
             if aliased && ret.alias().is_none() {
-                let message = format!("result {i} shares memory with an operand, the schema declares a new tensor");
+                let message =
+                    format!("result {i} shares memory with an operand, the schema declares a new tensor");
                 self.report("alias-declared", None, message);
             }
         }
@@ -236,14 +254,17 @@ impl<'a> Verifier<'a> {
         if !matches!(def.fake, FakeRule::Fn(_)) {
             return;
         }
-        let Some(values) = sources.iter().map(|s| self.fake_argument(s)).collect::<Option<Vec<Value>>>() else {
+        let Some(values) = sources.iter().map(|s| self.fake_argument(s)).collect::<Option<Vec<Value>>>()
+        else {
             return;
         };
         let args: SmallVec<[Arg<'_>; 8]> = values.iter().map(Value::as_arg).collect();
         let call = Call { op, def, args: &args, keys: KeySet::EMPTY, host: HostArgs::NONE };
         let rets = match fake::materialize_fakes(&call, &mut || 0) {
             Ok(rets) => rets,
-            Err(e) => return self.report("fake-rule", None, format!("the fake rule refuses the operands: {e}")),
+            Err(e) => {
+                return self.report("fake-rule", None, format!("the fake rule refuses the operands: {e}"));
+            }
         };
         let mut predicted: Vec<Option<TensorSpec>> = Vec::new();
         for value in &rets {

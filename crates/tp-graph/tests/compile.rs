@@ -69,7 +69,9 @@ fn guards_name_the_argument_and_recompiles_their_reason() {
     let wide = tensor(&[1.0, 2.0, 3.0, 4.0], &[4]);
     call(&f, &["x"], &[t(&x)], &double_plus_one).unwrap();
     let guards = f.entries()[0].guards();
-    for guard in ["x.dtype == float32", "x.shape[0] == 3", "x.requires_grad == False", "x.is_contiguous() == True"] {
+    for guard in
+        ["x.dtype == float32", "x.shape[0] == 3", "x.requires_grad == False", "x.is_contiguous() == True"]
+    {
         assert!(guards.iter().any(|g| g == guard), "{guard} in {guards:?}");
     }
     assert_eq!(first(&call(&f, &["x"], &[t(&wide)], &double_plus_one).unwrap()), [3.0, 5.0, 7.0, 9.0]);
@@ -86,7 +88,10 @@ fn literals_are_guarded_by_type_and_value() {
     let x = tensor(&[1.0, 2.0], &[2]);
     let body = |inputs: &[Value]| {
         let n = inputs[1].as_arg().scalar().unwrap();
-        Ok(vec![Value::Tensor(try_op("tp::mul.Scalar", &[t(tensor_of(&inputs[0])), Arg::Scalar(n)])?), inputs[1].clone()])
+        Ok(vec![
+            Value::Tensor(try_op("tp::mul.Scalar", &[t(tensor_of(&inputs[0])), Arg::Scalar(n)])?),
+            inputs[1].clone(),
+        ])
     };
     let rets = call(&f, &["x", "n"], &[t(&x), Arg::Int(3)], &body).unwrap();
     assert_eq!(first(&rets), [3.0, 6.0]);
@@ -140,7 +145,10 @@ fn broadcasting_views_and_reductions_equal_eager() {
         assert!(tensor_of(&rets[2]).shares_storage(&x));
     }
     let regions: Vec<String> = f.last_run().unwrap().forward.iter().map(|r| r.ops.join("+")).collect();
-    assert_eq!(regions, ["tp::transpose.default", "tp::mul.default+tp::tanh.default", "tp::sum.default", "tp::sub.default"]);
+    assert_eq!(
+        regions,
+        ["tp::transpose.default", "tp::mul.default+tp::tanh.default", "tp::sum.default", "tp::sub.default"]
+    );
 }
 
 #[test]
@@ -176,7 +184,10 @@ fn a_broken_fake_promise_is_an_error_that_names_both_sides() {
     let f = CompiledFunction::new(CompileOptions::default());
     let e = call(&f, &["x"], &[t(&x)], &body).unwrap_err();
     assert_eq!((e.kind(), e.code()), (ErrorKind::Contract, "TP3205"));
-    assert_eq!(e.to_string(), "g::liar: output 0 of the kernel has shape (4,), the fake rule promised (2, 2)");
+    assert_eq!(
+        e.to_string(),
+        "g::liar: output 0 of the kernel has shape (4,), the fake rule promised (2, 2)"
+    );
 }
 
 #[test]

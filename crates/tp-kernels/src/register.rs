@@ -78,8 +78,10 @@ fn implementation(row: &Row, params: &Params) -> Result<Implementation> {
             (Kernel::Object(Arc::new(kernel)), FakeRule::Fn(fake::pointwise::rule), Some(expr))
         }
         Cpu::InPlace(scalars) => {
-            let kernel = InPlaceKernel { function: Elementwise::new(parse(&scalars, params)?) };
-            (Kernel::Object(Arc::new(kernel)), given, None)
+            let expr = parse(&scalars, params)?;
+            let kernel = InPlaceKernel { function: Elementwise::new(expr.clone()) };
+            let rule = FakeRule::Object(Arc::new(fake::inplace::Rule(expr)));
+            (Kernel::Object(Arc::new(kernel)), rule, None)
         }
     })
 }

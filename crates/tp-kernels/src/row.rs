@@ -31,8 +31,7 @@ pub enum Cpu {
 pub struct Row {
     pub schemas: &'static [&'static str],
     pub effects: Effects,
-    /// None only for outputs whose shape depends on data, and for pointwise rows, whose rule follows from the
-    /// expression.
+    /// None for outputs whose shape depends on data, and where the rule follows from a scalar expression.
     pub fake: Option<FakeFn>,
     pub cpu: Cpu,
     pub grad: GradSpec,

@@ -13,7 +13,8 @@ use tp_tensor::{DType, Dim, Scalar, Tensor};
 type Args = Vec<Value>;
 
 fn fake_of(x: &Tensor, id: u32) -> Tensor {
-    Tensor::fake(x.sizes(), x.strides(), x.dtype(), x.device(), id).unwrap()
+    let span = x.storage().nbytes() / x.dtype().itemsize();
+    Tensor::fake(&[span as i64], &[1], x.dtype(), x.device(), id).unwrap().view(&x.layout()).unwrap()
 }
 
 /// The same argument with fakes instead of tensors.
@@ -66,6 +67,8 @@ fn compare(op: OpHandle, args: &[Value]) {
         (Err(real), Err(fake)) => {
             assert_eq!((real.kind(), real.code(), real.op()), (fake.kind(), fake.code(), fake.op()), "{op} {args:?}");
         }
+        // Only the data tells.
+        (Err(real), Ok(_)) if real.kind() == tp_dispatch::ErrorKind::DivisionByZero => {}
         (real, fake) => panic!("{op} {args:?}: kernel {real:?}, fake rule {fake:?}"),
     }
 }

@@ -64,6 +64,7 @@ mod _native {
         host::install();
         tp_autograd::install();
         tp_graph::install();
+        tp_graph::backend::register(std::sync::Arc::new(tp_graph::backend::Native));
         tp_kernels::register_all().py(py)
     }
 

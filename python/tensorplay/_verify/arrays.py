@@ -19,6 +19,7 @@ __all__ = [
     "INTEGERS",
     "NoGrad",
     "Snapshot",
+    "around",
     "astype",
     "bits",
     "dtype_object",
@@ -76,6 +77,19 @@ def to_numpy(tensor: Any) -> np.ndarray[Any, Any]:
         if plain.dtype.name == "bfloat16":
             plain = _native.builtins["astype"](plain, _native.float32)
         return np.array(plain.numpy(), copy=True, order="C")
+
+
+def around(tensor: Any, base: Any) -> bytes:
+    """The exact contents of `base` outside of its view `tensor`; nothing where the two are one."""
+    import numpy as np
+
+    if tensor is base or not base.is_contiguous() or not base.size:
+        return b""
+    whole = np.array(to_numpy(base).reshape(-1))
+    start = (tensor.data_ptr() - base.data_ptr()) // tensor.dtype.itemsize if tensor.size else 0
+    steps = [step * whole.itemsize for step in tensor.stride()]
+    np.lib.stride_tricks.as_strided(whole[start:], tuple(tensor.shape), steps)[...] = whole.dtype.type(0)
+    return whole.tobytes()
 
 
 def bits(tensor: Any) -> bytes:

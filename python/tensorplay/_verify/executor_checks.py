@@ -6,7 +6,7 @@ from tensorplay._op import get_kernel
 from tensorplay._verify.launch import contradiction, seen_modules
 from tensorplay._verify.report import Tally
 from tensorplay._verify.subject import Kernel, Subject
-from tensorplay._verify.values import Accepted, Options, refusal
+from tensorplay._verify.values import Accepted, Options, passed_over, refusal
 from tensorplay.backends import base
 
 __all__ = ["check_executors", "check_required"]
@@ -46,10 +46,8 @@ def _check_marker(
         with seen_modules() as seen:
             run = subject.run(item.case, kernel)
         own = [event for event in run.events if event.op == subject.target]
-        if run.error is not None or not own:
+        if run.error is not None or not own or passed_over(subject, kernel, run) is not None:
             continue
-        if own[-1].marker.kernel.rpartition("/")[2] != kernel.name:
-            continue  # its predicate or layout refused these inputs
         problem = contradiction(kernel, own[-1].marker.executor, seen)
         if problem is not None:
             tally.fail(name, problem, kernel.location)

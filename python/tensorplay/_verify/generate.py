@@ -42,6 +42,15 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
 }
 
 
+# Names that by custom say what a tensor holds: (dtype, fill).
+ROLES = {
+    "index": ("int64", "counting"),
+    "indices": ("int64", "counting"),
+    "mask": ("bool", "normal"),
+    "condition": ("bool", "normal"),
+}
+
+
 class CannotGenerate(ValueError):
     """The schema has an argument for which no input is known."""
 
@@ -101,6 +110,8 @@ class _Maker:
     ) -> Any:
         kind = _kind(argument)
         bare = kind.rstrip("?")
+        if bare == "Tensor" and argument["name"] in ROLES:
+            dtype, fill = ROLES[argument["name"]]
         if bare == "Tensor":
             return recipe(shape, dtype, seed=self.seed + index, fill=fill)
         if bare.startswith("Tensor") and bare.endswith("]"):
@@ -111,6 +122,8 @@ class _Maker:
             return None
         if bare.endswith("]"):
             item = bare[: bare.index("[")]
+            if argument["name"] == "axes":
+                return list(range(len(shape)))[::-1]
             return list(shape) if item in ("int", "SymInt") else [NUMBERS.get(item, (0,))[0]] * 2
         if bare == "ScalarType":
             return _native.float32

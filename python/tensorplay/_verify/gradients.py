@@ -281,7 +281,8 @@ class Numeric:
 
     def _outputs(self, case: Case) -> list[np.ndarray[Any, Any]]:
         built = case.build()
-        _native.manual_seed(0)
+        if "random" in self.subject.effects:
+            _native.manual_seed(0)
         with NoGrad():
             results = flatten(self.subject.function(*built.args, **built.kwargs))
         return [to_numpy(results[i]).astype("float64") for i in self.indices]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_fresh", "check_protected", "in_child"]
 
-PATIENCE = 20.0  # seconds that a child may take
+PATIENCE = 10.0  # seconds that a child may take
 ORDER = "results do not depend on earlier calls"
 
 
@@ -73,6 +73,7 @@ def _answer(writer: int, work: Callable[[], Any]) -> None:
         for number in (signal.SIGSEGV, signal.SIGBUS):
             signal.signal(number, signal.SIG_DFL)
         _no_core_file()
+        _native.set_num_threads(1)  # the workers of the parent are not here
         with os.fdopen(writer, "wb") as pipe:
             pickle.dump(work(), pipe)
         status = 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorplay import _native
-from tensorplay._verify.arrays import NoGrad, Snapshot, bits, flatten, is_tensor, snapshot
+from tensorplay._verify.arrays import NoGrad, Snapshot, around, bits, flatten, is_tensor, snapshot
 from tensorplay._verify.inputs import Built, Case
 from tensorplay.errors import ArgumentError
 from tensorplay.outcome import CallEvent
@@ -112,7 +112,7 @@ class Subject:
 
     @property
     def location(self) -> str | None:
-        if self.info:
+        if "at" in self.info:
             return f"{self.info['at'][1]}:{self.info['at'][2]}"
         code = getattr(self.function, "__code__", None)
         return f"{code.co_filename}:{code.co_firstlineno}" if code else None
@@ -126,6 +126,13 @@ class Subject:
         on_cpu = [k for k in self.kernels if k.slot == "cpu" and k.executor != "absent"]
         return on_cpu[-1] if on_cpu else None
 
+    def learn_effects(self, run: Run) -> None:
+        """A plain function has the effects of the ops that it was seen to call."""
+        if not self.is_op and run.error is None:
+            names = {event.op.removesuffix(".default") for event in run.events}
+            seen = {effect for name in names for effect in _native.op_info(name)["effects"]}
+            self.info["effects"] = sorted(seen | self.effects)
+
     def declares(self, argument: str) -> bool:
         """Whether the schema says that this argument (or the list it is an item of) is written to."""
         return argument.split("[")[0] in self.mutated
@@ -134,8 +141,9 @@ class Subject:
         """One observed call without gradients, of `kernel` or of whatever the dispatcher chooses."""
         run, built = Run(), case.build()
         watched = [*built.tensors, *((name, t, t) for name, t in self._watched(kernel))]
-        before = [(bits(base), bits(tensor), tensor._version) for _, tensor, base in watched]
-        _native.manual_seed(0)
+        before = [(around(tensor, base), bits(tensor), tensor._version) for _, tensor, base in watched]
+        if "random" in self.effects:
+            _native.manual_seed(0)
         with NoGrad(), self.choice(kernel), tracing() as events:
             try:
                 result = self._call(kernel, built)
@@ -146,10 +154,10 @@ class Subject:
         run.built, run.events = built, events()
         run.outputs = [snapshot(value) for value in run.results]
         run.after = {name: snapshot(tensor) for name, tensor, _ in built.tensors if self.declares(name)}
-        for (name, tensor, base), (whole, own, version) in zip(watched, before, strict=True):
+        for (name, tensor, base), (outside, own, version) in zip(watched, before, strict=True):
             if bits(tensor) != own:
                 run.changed.append(name)
-            elif bits(base) != whole:
+            if around(tensor, base) != outside:
                 run.changed.append(f"{name} (memory around the view)")
             if tensor._version != version:
                 run.bumped.append(name)

@@ -17,7 +17,15 @@ from tensorplay._verify.report import Tally
 from tensorplay._verify.subject import Kernel, Run, Subject
 from tensorplay.errors import ContractError, NoKernelError, TensorPlayError
 
-__all__ = ["Accepted", "Options", "check_case", "check_kernels", "check_over_declared", "refusal"]
+__all__ = [
+    "Accepted",
+    "Options",
+    "check_case",
+    "check_kernels",
+    "check_over_declared",
+    "passed_over",
+    "refusal",
+]
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,7 @@ def check_case(subject: Subject, case: Case, tally: Tally) -> Accepted | None:
         else:
             tally.skip(f"inputs: {case.label}", f"the default kernel refuses them: {refusal(run.error)}")
         return None
+    subject.learn_effects(run)
     tally.ok("outputs fit the schema", location=subject.location)
     check_writes(subject, case, run, reference, tally)
     if subject.repeatable:
@@ -198,7 +207,7 @@ def check_kernel(
                 name, f"raised {refusal(run.error)}, the default kernel does not\n{where}", kernel.location
             )
         return
-    if (other := _another_ran(subject, kernel, run)) is not None:
+    if (other := passed_over(subject, kernel, run)) is not None:
         tally.skip(f"{name}: {item.case.label}", other, kernel.location)
         return
     check_writes(subject, item.case, run, kernel, tally)
@@ -216,7 +225,7 @@ def check_kernel(
         tally.fail(name, f"{kind}{value}: {comparison.detail}\n{where}", kernel.location)
 
 
-def _another_ran(subject: Subject, kernel: Kernel, run: Run) -> str | None:
+def passed_over(subject: Subject, kernel: Kernel, run: Run) -> str | None:
     """Why the kernel that was asked for did not run: its predicate or layout refused these inputs."""
     own = [event for event in run.events if event.op == subject.target]
     if not own:

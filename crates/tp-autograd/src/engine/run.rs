@@ -103,12 +103,13 @@ impl Run {
             return Ok(());
         }
         let entry = Entry { seq: node.seq(), node: node.as_ptr() };
-        if self.claim.holds(node) {
-            // Waiting already.
-        } else if self.claim.take(node) {
+        if !self.claim.holds(node) {
+            // A node that was busy at its first gradient keeps its place aside, even if it is free by now.
+            let is_aside = !self.aside.is_empty() && self.aside.contains_key(&id(node));
+            if is_aside || !self.claim.take(node) {
+                return self.give_aside(node, nr, grad, entry);
+            }
             self.ready.push(entry);
-        } else {
-            return self.give_aside(node, nr, grad, entry);
         }
         // SAFETY: this run holds the node, and the reference ends here.
         match unsafe { self.claim.slot(node, nr) } {

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::Strided;
 use super::compile::{MAX_INPUTS, TileKernel};
-use super::gather::{Collapsed, Direction, copy_tile};
+use super::gather::{Blocks, Collapsed, Direction, copy_block, copy_tile};
 use crate::error::ExprError;
 use crate::pool;
 
@@ -35,6 +35,7 @@ enum Access {
     Uniform,
 }
 
+#[derive(Clone, Copy)]
 struct Operand {
     ptr: *mut u8,
     width: usize,
@@ -50,6 +51,8 @@ struct Call<'a> {
     /// Bit `i`: input `i` is uniform.
     uniform_inputs: u64,
     collapsed: Option<Collapsed>,
+    /// The iteration space is walked by these instead of in order.
+    blocks: Option<Blocks>,
 }
 
 // SAFETY: the pointers are only used for disjoint ranges of the iteration space; that they may be used from several
@@ -89,7 +92,7 @@ impl TileKernel {
         }
         for (k, &ptr) in outputs.iter().enumerate() {
             let width = self.outputs[k].itemsize();
-            let access = if call.overlaps_input(ptr, n * width, n) { Access::Staged } else { Access::Direct };
+            let access = call.output_access(ptr, width, n);
             call.operands.push(Operand { ptr, width, access });
         }
         unsafe { call.run(n) }
@@ -115,25 +118,31 @@ impl TileKernel {
             return Ok(());
         }
         let all: SmallVec<[Strided<'_>; 6]> = inputs.iter().chain(outputs).copied().collect();
-        let collapsed = Collapsed::new(shape, &all);
+        // A program without outputs has nothing to do.
+        if outputs.is_empty() {
+            return Ok(());
+        }
+        let collapsed = Collapsed::new(shape, &all, inputs.len());
         let mut call = self.call();
+        call.blocks = Blocks::new(&collapsed);
         for (k, operand) in all.iter().enumerate() {
             let is_input = k < inputs.len();
             let dtype = if is_input { self.inputs[k] } else { self.outputs[k - inputs.len()] };
             let width = dtype.itemsize();
             let access = if is_input && collapsed.is_uniform(k) {
                 Access::Uniform
-            } else if !collapsed.is_contiguous(k) {
+            } else if call.blocks.is_some() || !collapsed.is_contiguous(k) {
                 Access::Strided(k as u16)
-            } else if !is_input && call.overlaps_input(operand.ptr, n * width, n) {
-                Access::Staged
-            } else {
+            } else if is_input {
                 Access::Direct
+            } else {
+                call.output_access(operand.ptr, width, n)
             };
             call.operands.push(Operand { ptr: operand.ptr, width, access });
         }
         call.collapsed = Some(collapsed);
-        unsafe { call.run(n) }
+        let positions = call.blocks.as_ref().map_or(n, Blocks::positions);
+        unsafe { call.run(positions) }
     }
 
     /// Whether an output's memory is an input's that a step may still read.
@@ -201,18 +210,20 @@ impl TileKernel {
             uniform: SmallVec::new(),
             uniform_inputs: 0,
             collapsed: None,
+            blocks: None,
         }
     }
 }
 
 impl Call<'_> {
-    /// Whether `bytes` from `ptr` overlap an input read in place.
-    fn overlaps_input(&self, ptr: *mut u8, bytes: usize, n: usize) -> bool {
-        let start = ptr as usize;
-        self.operands.iter().take(self.kernel.inputs.len()).any(|input| {
+    /// How a contiguous output is written.
+    fn output_access(&self, ptr: *mut u8, width: usize, n: usize) -> Access {
+        let (start, bytes) = (ptr as usize, n * width);
+        let overlaps = self.operands.iter().take(self.kernel.inputs.len()).any(|input| {
             let first = input.ptr as usize;
             matches!(input.access, Access::Direct) && start < first + n * input.width && first < start + bytes
-        })
+        });
+        if overlaps { Access::Staged } else { Access::Direct }
     }
 
     unsafe fn run(&mut self, n: usize) -> Result<(), ExprError> {
@@ -231,15 +242,20 @@ impl Call<'_> {
                 failed.store(true, Ordering::Relaxed);
             }
         };
-        let grain = (PARALLEL_WORK / kernel.steps.len().max(1)).max(kernel.tile);
-        pool::parallel_for(n, grain.next_multiple_of(kernel.tile), body);
+        let grain = (PARALLEL_WORK / kernel.steps.len().max(1)).max(1);
+        pool::parallel_for(n, grain.next_multiple_of(self.tile()), body);
         if failed.into_inner() { Err(ExprError::DivisionByZero) } else { Ok(()) }
+    }
+
+    /// Positions of a tile.
+    fn tile(&self) -> usize {
+        if self.blocks.is_some() { Blocks::TILE } else { self.kernel.tile }
     }
 
     /// Returns whether an integer was divided by zero.
     unsafe fn run_range(&self, range: Range<usize>) -> bool {
         let kernel = self.kernel;
-        let slot_bytes = (kernel.tile.min(range.len()) * kernel.width).next_multiple_of(64) + SLOT_PADDING;
+        let slot_bytes = (self.tile().min(range.len()) * kernel.width).next_multiple_of(64) + SLOT_PADDING;
         // A slot for each value that needs one, and for each operand: which of those do depends on the call.
         let words = slot_bytes * (kernel.slots + self.operands.len()) / 8 + 8;
         let mut scratch = SCRATCH.take();
@@ -271,7 +287,10 @@ impl Call<'_> {
 
         let mut start = range.start;
         while start < range.end {
-            let n = (range.end - start).min(kernel.tile);
+            let n = match (&self.blocks, &self.collapsed) {
+                (Some(blocks), Some(c)) => blocks.shape(c, start / Blocks::TILE).iter().product(),
+                _ => (range.end - start).min(kernel.tile),
+            };
             unsafe {
                 self.enter_tile(&mut table, start, n);
                 if kernel.run_steps(&table, self.uniform_inputs, n) {
@@ -279,7 +298,7 @@ impl Call<'_> {
                 }
                 self.leave_tile(&table, start, n);
             }
-            start += n;
+            start += self.tile();
         }
         false
     }
@@ -312,10 +331,20 @@ impl Call<'_> {
     }
 
     unsafe fn copy_strided(&self, direction: Direction, k: usize, tile: *mut u8, start: usize, n: usize) {
-        let operand = &self.operands[k];
-        if let (Access::Strided(number), Some(c)) = (operand.access, &self.collapsed) {
-            let strides = &c.strides[usize::from(number)];
-            unsafe { copy_tile(direction, &c.shape, strides, operand.ptr, tile, operand.width, start, n) };
+        let Operand { ptr, width, access } = self.operands[k];
+        let (Access::Strided(number), Some(c)) = (access, &self.collapsed) else { return };
+        let strides = &c.strides[usize::from(number)];
+        match &self.blocks {
+            None => unsafe { copy_tile(direction, &c.shape, strides, ptr, tile, width, start, n) },
+            Some(blocks) => {
+                let block = start / Blocks::TILE;
+                let (offset, strides) = blocks.locate(c, strides, block);
+                let shape = blocks.shape(c, block);
+                unsafe {
+                    let first = ptr.offset(offset * width as isize);
+                    copy_block(direction, shape, strides, first, tile, width);
+                }
+            }
         }
     }
 }

@@ -4,8 +4,8 @@
 use super::Captured;
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
 use crate::entity::{Entity, ValueId};
-use crate::passes::Rewrite;
 use crate::ir::{Alias, Const, InputKind, Operand, Target, ValueType};
+use crate::passes::Rewrite;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -89,7 +89,8 @@ impl Recorder {
         }
         let spec = TensorSpec::of(like);
         let fake = Tensor::fake(&spec.sizes, &spec.strides, spec.dtype, spec.device, Self::next_fake_id())?;
-        let sharing = self.arguments.iter().chain(&self.lifted).find(|t| t.shares_storage(like)).map(Tensor::id);
+        let sharing =
+            self.arguments.iter().chain(&self.lifted).find(|t| t.shares_storage(like)).map(Tensor::id);
         let alias = match sharing.and_then(|id| self.real.get(&id).cloned()) {
             Some(first) => Some(Alias::Shares(self.value_of(&first)?)),
             None => None,
@@ -181,15 +182,22 @@ impl Recorder {
         self.indexed = self.fakes.len();
         let candidates = self.by_storage.get(&fake.storage().id());
         let found = candidates.into_iter().flatten().copied().find(|v| {
-            self.fakes[v.index()].as_ref().is_some_and(|t| t.dtype() == fake.dtype() && t.layout() == fake.layout())
+            self.fakes[v.index()]
+                .as_ref()
+                .is_some_and(|t| t.dtype() == fake.dtype() && t.layout() == fake.layout())
         });
         match found {
             Some(v) => {
                 fake.set_trace_id(u64::from(self.serial) << 32 | u64::from(v.0));
                 Ok(v)
             }
-            None => Err(Error::capture("TP4004", "a tensor without data that this capture does not know was used")
-                .note("it was kept from another capture; do not store tensors while a function is being captured")),
+            None => Err(Error::capture(
+                "TP4004",
+                "a tensor without data that this capture does not know was used",
+            )
+            .note(
+                "it was kept from another capture; do not store tensors while a function is being captured",
+            )),
         }
     }
 
@@ -252,10 +260,12 @@ impl Recorder {
         for value in rets.iter_mut() {
             outputs.push(match value {
                 Value::Tensor(t) => NewOutput::Value(self.new_value(&args, t)?),
-                Value::Tensors(ts) => NewOutput::List(
-                    ts.iter_mut().map(|t| self.new_value(&args, t)).collect::<Result<_>>()?,
-                ),
-                other => NewOutput::Value(NewValue { ty: ValueType::Other(other.type_name().into()), alias: None }),
+                Value::Tensors(ts) => {
+                    NewOutput::List(ts.iter_mut().map(|t| self.new_value(&args, t)).collect::<Result<_>>()?)
+                }
+                other => {
+                    NewOutput::Value(NewValue { ty: ValueType::Other(other.type_name().into()), alias: None })
+                }
             });
         }
         if call.def.effects.mutates {
@@ -294,7 +304,13 @@ impl Recorder {
             Some((t, false)) => Some(Alias::View(self.value_of(&t)?)),
             None => {
                 if out.trace_id() != 0 || !out.is_fake() {
-                    *out = Tensor::fake(&spec.sizes, &spec.strides, spec.dtype, spec.device, Self::next_fake_id())?;
+                    *out = Tensor::fake(
+                        &spec.sizes,
+                        &spec.strides,
+                        spec.dtype,
+                        spec.device,
+                        Self::next_fake_id(),
+                    )?;
                 }
                 None
             }
@@ -339,8 +355,12 @@ impl Recorder {
             .map(|value| match value {
                 Value::Tensor(t) => self.operand_of(t).map(Operand::Value),
                 other => literal(&other.as_arg()).ok_or_else(|| {
-                    let message = format!("a captured function returned {}, which a graph cannot hold", other.type_name());
-                    Error::capture("TP4005", message).note("return tensors, numbers, strings, None, and tuples or dicts of them")
+                    let message = format!(
+                        "a captured function returned {}, which a graph cannot hold",
+                        other.type_name()
+                    );
+                    Error::capture("TP4005", message)
+                        .note("return tensors, numbers, strings, None, and tuples or dicts of them")
                 }),
             })
             .collect()

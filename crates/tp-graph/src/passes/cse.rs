@@ -8,12 +8,12 @@ use crate::entity::{Entity, NodeId, ValueId};
 use crate::ir::{Graph, Node, Operand};
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use tp_dispatch::OpHandle;
+use tp_dispatch::OpId;
 
 /// What makes two calls equal: op, operands, and how often each operand's storage had been written to.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
-    op: OpHandle,
+    op: OpId,
     inputs: SmallVec<[Operand; 4]>,
     writes: SmallVec<[u32; 4]>,
 }
@@ -43,7 +43,8 @@ pub fn run(graph: &Graph) -> (Graph, Vec<Removed>) {
             writes[memory.root(v).index()] += 1;
         }
     }
-    let removed: Vec<Removed> = rewrite.dropped().map(|n| Removed::of(graph, n, "common subexpression")).collect();
+    let removed: Vec<Removed> =
+        rewrite.dropped().map(|n| Removed::of(graph, n, "common subexpression")).collect();
     if removed.is_empty() { (graph.clone(), removed) } else { (rewrite.finish(), removed) }
 }
 
@@ -51,8 +52,9 @@ fn key_of(node: &Node, rewrite: &Rewrite<'_>, memory: &Memory, writes: &[u32]) -
     if !node.effects.mergeable() {
         return None;
     }
-    let op = node.target.op()?;
-    let inputs: SmallVec<[Operand; 4]> = node.inputs.iter().map(|o| o.map_values(|v| rewrite.resolve(v))).collect();
+    let op = node.target.op()?.id();
+    let inputs: SmallVec<[Operand; 4]> =
+        node.inputs.iter().map(|o| o.map_values(|v| rewrite.resolve(v))).collect();
     let mut at = SmallVec::new();
     for operand in &inputs {
         operand.for_each_value(|v| at.push(writes[memory.root(v).index()]));

@@ -41,8 +41,14 @@ pub struct Break {
 #[derive(Clone, PartialEq, Debug)]
 pub enum BreakReason {
     NotPointwise(NotPointwise),
-    Shape { from: Dims, to: Dims },
-    Device { from: Device, to: Device },
+    Shape {
+        from: Dims,
+        to: Dims,
+    },
+    Device {
+        from: Device,
+        to: Device,
+    },
     /// Another node between the two would have to run before and after the region.
     NotConvex,
     /// Something is written between the two.
@@ -58,7 +64,9 @@ impl fmt::Display for BreakReason {
                 write!(f, "the shape changes from {:?} to {:?}", Dim::slice(from), Dim::slice(to))
             }
             BreakReason::Device { from, to } => write!(f, "the device changes from {from} to {to}"),
-            BreakReason::NotConvex => f.write_str("a node between them needs the region's result and feeds it"),
+            BreakReason::NotConvex => {
+                f.write_str("a node between them needs the region's result and feeds it")
+            }
             BreakReason::Write => f.write_str("a tensor is written to in between"),
             BreakReason::TooLarge => f.write_str("the region is full"),
         }
@@ -181,7 +189,9 @@ impl Builder<'_> {
         if let Some(why) = x.opaque.clone().or_else(|| y.opaque.clone()) {
             return Some(BreakReason::NotPointwise(why));
         }
-        let (Some((xs, xd)), Some((ys, yd))) = (&x.space, &y.space) else { return Some(BreakReason::NotConvex) };
+        let (Some((xs, xd)), Some((ys, yd))) = (&x.space, &y.space) else {
+            return Some(BreakReason::NotConvex);
+        };
         if xd != yd {
             return Some(BreakReason::Device { from: *yd, to: *xd });
         }
@@ -197,7 +207,10 @@ impl Builder<'_> {
         // Convex: no group outside needs one of the two and is needed by the other.
         let needed_by_either = |h: usize| x.needs.contains(h) || y.needs.contains(h);
         let between = |h: usize| {
-            h != a && h != b && needed_by_either(h) && (self.groups[h].needs.contains(a) || self.groups[h].needs.contains(b))
+            h != a
+                && h != b
+                && needed_by_either(h)
+                && (self.groups[h].needs.contains(a) || self.groups[h].needs.contains(b))
         };
         (0..self.groups.len()).any(between).then_some(BreakReason::NotConvex)
     }

@@ -28,7 +28,10 @@ impl<'a> Cursor<'a> {
         let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
         let found: String = self.rest().chars().take_while(|c| *c != '\n').take(24).collect();
         let found = if found.is_empty() { "the end of the line".to_string() } else { format!("{found:?}") };
-        Error::graph("TP5001", format!("graph text, line {line}, column {column}: expected {wanted}, found {found}"))
+        Error::graph(
+            "TP5001",
+            format!("graph text, line {line}, column {column}: expected {wanted}, found {found}"),
+        )
     }
 
     pub fn skip_blank(&mut self) {
@@ -64,7 +67,8 @@ impl<'a> Cursor<'a> {
     pub fn word(&mut self) -> Result<&'a str> {
         self.skip_space();
         let rest = self.rest();
-        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || "_:.".contains(c))).unwrap_or(rest.len());
+        let end =
+            rest.find(|c: char| !(c.is_ascii_alphanumeric() || "_:.".contains(c))).unwrap_or(rest.len());
         if end == 0 {
             return Err(self.error("a word"));
         }

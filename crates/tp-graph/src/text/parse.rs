@@ -288,7 +288,8 @@ impl Parser<'_> {
         // A file name may hold anything, so the location comes last and is taken off first.
         let at = if text.starts_with("at ") { Some(0) } else { text.find("; at ").map(|i| i + 2) };
         if let Some(at) = at {
-            out.location = Some(location(&text[at + 3..]).ok_or_else(|| self.cursor.error("\"at file:line\""))?);
+            out.location =
+                Some(location(&text[at + 3..]).ok_or_else(|| self.cursor.error("\"at file:line\""))?);
             text = text[..at].trim_end_matches("; ");
         }
         for item in text.split("; ").filter(|item| !item.is_empty()) {
@@ -307,7 +308,8 @@ fn comment_item(item: &str, out: &mut Comment) -> bool {
     }
     if item.starts_with('%') {
         let mut words = item.split(' ');
-        let id = |w: Option<&str>| w.and_then(|w| w.strip_prefix('%')).and_then(|d| d.parse().ok()).map(ValueId);
+        let id =
+            |w: Option<&str>| w.and_then(|w| w.strip_prefix('%')).and_then(|d| d.parse().ok()).map(ValueId);
         let (value, verb, of) = (id(words.next()), words.next(), id(words.next()));
         let (Some(value), Some(of), None) = (value, of, words.next()) else { return false };
         let alias = match verb {

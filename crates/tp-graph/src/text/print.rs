@@ -1,7 +1,7 @@
 //! Printing. See the module above for the form.
 
-use crate::ir::{Alias, Const, Graph, Input, InputKind, Node, Operand, Output, ValueType};
 use crate::entity::ValueId;
+use crate::ir::{Alias, Const, Graph, Input, InputKind, Node, Operand, Output, ValueType};
 use std::fmt::{self, Display, Formatter, Write};
 use tp_dispatch::{Effects, Phase};
 use tp_tensor::Scalar;
@@ -200,7 +200,9 @@ fn escape(text: &str, quotes: bool, out: &mut impl Write) -> fmt::Result {
             '\n' => out.write_str("\\n")?,
             '\r' => out.write_str("\\r")?,
             '\t' => out.write_str("\\t")?,
-            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => write!(out, "\\u{{{:x}}}", c as u32)?,
+            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => {
+                write!(out, "\\u{{{:x}}}", c as u32)?
+            }
             c => out.write_char(c)?,
         }
     }

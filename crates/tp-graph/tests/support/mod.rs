@@ -7,8 +7,8 @@ use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::registry::KernelSpec;
 use tp_dispatch::select::Slot;
 use tp_dispatch::{
-    Arg, Call, Effects, FakeOut, FakeOuts, FakeRule, GradSpec, Kernel, KernelFn, OpDef, OpHandle, Provenance, Registry,
-    Result, Rets, Schema, Value, bind::Params, dispatcher,
+    Arg, Call, Effects, FakeOut, FakeOuts, FakeRule, GradSpec, Kernel, KernelFn, OpDef, OpHandle, Provenance,
+    Registry, Result, Rets, Schema, Value, bind::Params, dispatcher,
 };
 use tp_tensor::{DType, Device, Tensor, TensorSpec};
 
@@ -40,7 +40,11 @@ pub fn values(t: &Tensor) -> Vec<f32> {
     let mut out = Vec::new();
     // SAFETY: offsets stay inside the tensor.
     nest.for_each_row(|o, n| {
-        (0..n).for_each(|i| out.push(unsafe { *t.data_ptr().cast::<f32>().offset((o[0] + i * nest.inner_stride(0)) as isize) }))
+        (0..n).for_each(|i| {
+            out.push(unsafe {
+                *t.data_ptr().cast::<f32>().offset((o[0] + i * nest.inner_stride(0)) as isize)
+            })
+        })
     });
     out
 }
@@ -78,7 +82,8 @@ pub fn define(schema: &str, effects: Effects, fake: FakeRule, kernel: KernelFn) 
     let parsed = Schema::parse_definition(schema).expect("a valid schema");
     let params = Params::compile(&parsed).expect("valid params");
     let name = schema.split('(').next().unwrap_or(schema);
-    let provenance = Provenance { name: "default".into(), file: "test.py".into(), line: 7, executor: "python".into() };
+    let provenance =
+        Provenance { name: "default".into(), file: "test.py".into(), line: 7, executor: "python".into() };
     let mutates = parsed.is_mutable();
     let def = OpDef {
         schema: Arc::new(parsed),
@@ -92,7 +97,13 @@ pub fn define(schema: &str, effects: Effects, fake: FakeRule, kernel: KernelFn) 
         provenance: provenance.clone(),
     };
     let registration = Registry::global().define(name, def, true).expect("a free name");
-    let spec = KernelSpec { slot: Slot::Default, kernel: Kernel::Fn(kernel), provenance, when: None, contiguous: Box::default() };
+    let spec = KernelSpec {
+        slot: Slot::Default,
+        kernel: Kernel::Fn(kernel),
+        provenance,
+        when: None,
+        contiguous: Box::default(),
+    };
     let op = registration.op();
     Registry::global().register_kernel(op, spec).expect("just defined").keep();
     registration.keep();

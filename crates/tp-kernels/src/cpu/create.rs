@@ -1,6 +1,7 @@
 //! Fresh tensors: constant, sequences, random. Sizes and dtypes are those of the row's fake rule.
 
 use crate::cpu::cast;
+use crate::cpu::copy;
 use crate::cpu::pointwise::UNLOCK;
 use crate::cpu::shared::SharedMut;
 use crate::fake::create as rule;
@@ -8,8 +9,8 @@ use crate::random;
 use tp_dispatch::host::without_lock;
 use tp_dispatch::{Call, FakeOuts, Result, Rets, Value};
 use tp_expr::pool;
-use tp_tensor::scalar::Element;
-use tp_tensor::{DType, Scalar, Tensor, dispatch_dtype};
+use tp_tensor::scalar::{Bool, Element};
+use tp_tensor::{DType, Device, Scalar, Tensor};
 
 /// Uninitialised memory for the output that `outs` promises.
 fn promised(outs: FakeOuts) -> Result<Tensor> {
@@ -83,21 +84,35 @@ fn generate<T: Element>(out: &Tensor, f: impl Fn(usize) -> T + Sync) {
     });
 }
 
+/// Gives the elements of `out`, made in another dtype, converted.
+fn converted(made: &Tensor, out: Tensor, rets: &mut Rets) -> Result<()> {
+    copy::copy_into(&out, made)?;
+    rets.push(Value::Tensor(out));
+    Ok(())
+}
+
+fn scratch(out: &Tensor, dtype: DType) -> Result<Tensor> {
+    Ok(Tensor::empty(out.sizes(), dtype, Device::CPU)?)
+}
+
 pub fn arange(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let out = promised(rule::arange(call)?)?;
     let range = rule::range(call)?;
-    dispatch_dtype!(out.dtype(), T => match (range.start, range.step) {
+    let made = match (range.start, range.step) {
         (Scalar::Float(_), _) | (_, Scalar::Float(_)) => {
             let (start, step): (f64, f64) = (range.start.to(), range.step.to());
-            generate(&out, |i| T::from_f64(start + i as f64 * step));
+            let made = scratch(&out, DType::F64)?;
+            generate::<f64>(&made, |i| start + i as f64 * step);
+            made
         }
         _ => {
             let (start, step): (i64, i64) = (range.start.to(), range.step.to());
-            generate(&out, |i| T::from_i64(start.wrapping_add((i as i64).wrapping_mul(step))));
+            let made = scratch(&out, DType::I64)?;
+            generate::<i64>(&made, |i| start.wrapping_add((i as i64).wrapping_mul(step)));
+            made
         }
-    });
-    rets.push(Value::Tensor(out));
-    Ok(())
+    };
+    converted(&made, out, rets)
 }
 
 pub fn linspace(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
@@ -107,24 +122,21 @@ pub fn linspace(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let n = out.numel();
     let steps = if endpoint { (n - 1).max(1) } else { n.max(1) } as f64;
     let last = n as usize - usize::from(n > 0);
-    dispatch_dtype!(out.dtype(), T => generate(&out, |i| {
+    let made = scratch(&out, DType::F64)?;
+    generate::<f64>(&made, |i| {
         // The end is met exactly.
-        let v = if endpoint && i == last && i > 0 { stop } else { start + (stop - start) * (i as f64 / steps) };
-        T::from_f64(v)
-    }));
-    rets.push(Value::Tensor(out));
-    Ok(())
+        if endpoint && i == last && i > 0 { stop } else { start + (stop - start) * (i as f64 / steps) }
+    });
+    converted(&made, out, rets)
 }
 
 pub fn eye(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let out = promised(rule::eye(call)?)?;
     let k = call.int(2)?;
     let columns = out.sizes()[1].max(1) as usize;
-    dispatch_dtype!(out.dtype(), T => generate(&out, |i| {
-        T::from_bool((i % columns) as i64 - (i / columns) as i64 == k)
-    }));
-    rets.push(Value::Tensor(out));
-    Ok(())
+    let made = scratch(&out, DType::Bool)?;
+    generate::<Bool>(&made, |i| Bool::new((i % columns) as i64 - (i / columns) as i64 == k));
+    converted(&made, out, rets)
 }
 
 // ---- random ----
@@ -160,44 +172,46 @@ fn unit64(high: u32, low: u32) -> f64 {
 }
 
 /// Box and Muller: two independent normal numbers from two uniform ones.
-fn normal_pair(u: f64, v: f64) -> [f64; 2] {
+fn normal_pair([u, v]: [f64; 2]) -> [f64; 2] {
     // 1 - u lies in (0, 1], so the logarithm is finite.
     let radius = (-2.0 * (1.0 - u).ln()).sqrt();
     let (sin, cos) = (std::f64::consts::TAU * v).sin_cos();
     [radius * cos, radius * sin]
 }
 
-fn shaped(call: &Call<'_>, rets: &mut Rets, f: impl Fn(f64) -> f64 + Sync + Send, normal: bool) -> Result<()> {
+/// Floats in float64, or in float32 for all narrower dtypes.
+fn floats(
+    call: &Call<'_>,
+    rets: &mut Rets,
+    wide: impl Fn([f64; 2]) -> [f64; 2] + Sync + Send,
+) -> Result<()> {
     let out = promised(rule::random(call)?)?;
     if out.dtype() == DType::F64 {
-        draw::<f64, 2>(&out, |w| {
-            let (u, v) = (unit64(w[0], w[1]), unit64(w[2], w[3]));
-            if normal { normal_pair(u, v).map(&f) } else { [f(u), f(v)] }
-        });
-    } else {
-        dispatch_dtype!(out.dtype(), T => draw::<T, 4>(&out, |w| {
-            let u = w.map(unit32);
-            let [a, b, c, d] = if normal {
-                let ([a, b], [c, d]) = (normal_pair(u[0], u[1]), normal_pair(u[2], u[3]));
-                [a, b, c, d]
-            } else {
-                u
-            };
-            [a, b, c, d].map(|v| T::from_f64(f(v)))
-        }));
+        draw::<f64, 2>(&out, |w| wide([unit64(w[0], w[1]), unit64(w[2], w[3])]));
+        rets.push(Value::Tensor(out));
+        return Ok(());
     }
-    rets.push(Value::Tensor(out));
-    Ok(())
+    let made = if out.dtype() == DType::F32 { out.clone() } else { scratch(&out, DType::F32)? };
+    draw::<f32, 4>(&made, |w| {
+        let [a, b, c, d] = w.map(unit32);
+        let ([a, b], [c, d]) = (wide([a, b]), wide([c, d]));
+        [a as f32, b as f32, c as f32, d as f32]
+    });
+    if made.same(&out) {
+        rets.push(Value::Tensor(out));
+        return Ok(());
+    }
+    converted(&made, out, rets)
 }
 
 pub fn normal(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let (mean, std) = (call.scalar(1)?.to::<f64>(), call.scalar(2)?.to::<f64>());
-    shaped(call, rets, move |v| mean + std * v, true)
+    floats(call, rets, move |u| normal_pair(u).map(|v| mean + std * v))
 }
 
 pub fn uniform(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let (low, high) = (call.scalar(1)?.to::<f64>(), call.scalar(2)?.to::<f64>());
-    shaped(call, rets, move |v| low + (high - low) * v, false)
+    floats(call, rets, move |u| u.map(|v| low + (high - low) * v))
 }
 
 pub fn randint(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
@@ -209,9 +223,7 @@ pub fn randint(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
         let word = u64::from(high) << 32 | u64::from(low_word);
         low.wrapping_add((u128::from(word) * u128::from(span) >> 64) as i64)
     };
-    dispatch_dtype!(out.dtype(), T => draw::<T, 2>(&out, |w| {
-        [T::from_i64(pick(w[0], w[1])), T::from_i64(pick(w[2], w[3]))]
-    }));
-    rets.push(Value::Tensor(out));
-    Ok(())
+    let made = scratch(&out, DType::I64)?;
+    draw::<i64, 2>(&made, |w| [pick(w[0], w[1]), pick(w[2], w[3])]);
+    converted(&made, out, rets)
 }

@@ -5,8 +5,32 @@ use crate::cpu::copy;
 use crate::fake::gather as rule;
 use tp_dispatch::{Call, Result, Rets, Value};
 use tp_tensor::iter::LoopNest;
-use tp_tensor::scalar::Element;
-use tp_tensor::{DType, Device, Dims, Layout, Tensor, TensorError, dispatch_dtype};
+use tp_tensor::{DType, Device, Dims, Layout, Tensor, TensorError};
+
+/// `body` with `T` an integer as wide as an element: enough for moving elements.
+macro_rules! by_width {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        match $dtype.itemsize() {
+            1 => {
+                type $t = u8;
+                $body
+            }
+            2 => {
+                type $t = u16;
+                $body
+            }
+            4 => {
+                type $t = u32;
+                $body
+            }
+            _ => {
+                type $t = u64;
+                $body
+            }
+        }
+    };
+}
+pub(super) use by_width;
 
 /// The indices in row-major order, each within `0..size`; negative ones count from the end.
 pub fn checked_indices(index: &Tensor, axis: usize, size: i64) -> Result<Vec<i64>> {
@@ -101,7 +125,7 @@ fn gathered(x: &Tensor, axis: usize, index: &Tensor) -> Result<Tensor> {
     let size = x.sizes().get(axis).copied().unwrap_or(1);
     let indices = checked_indices(index, axis, size)?;
     let out = Tensor::empty(index.sizes(), x.dtype(), Device::CPU)?;
-    dispatch_dtype!(x.dtype(), T => {
+    by_width!(x.dtype(), T => {
         let (from, to) = (x.data_ptr().cast::<T>(), out.data_ptr().cast::<T>());
         // SAFETY: checked indices along the axis, and sizes within x elsewhere.
         visit(axis, &indices, index.sizes(), x.strides(), out.strides(), |a, b| unsafe {
@@ -126,30 +150,49 @@ pub fn take_along_axis(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     Ok(())
 }
 
-/// Addition of elements: floats add (float16 and bfloat16 in float32), integers wrap, bool is "or".
-pub fn add<T: Element>(a: T, b: T) -> T {
-    match T::DTYPE {
-        DType::F64 => T::from_f64(a.to_f64() + b.to_f64()),
-        DType::Bool => T::from_bool(a.to_bool() | b.to_bool()),
-        dtype if dtype.is_float() => T::from_f32(a.to_f32() + b.to_f32()),
-        _ => T::from_i64(a.to_i64().wrapping_add(b.to_i64())),
+/// The dtype in which elements of `dtype` are added: exact for integers and bool, float32 for narrower floats.
+pub fn sum_dtype(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => DType::F64,
+        float if float.is_float() => DType::F32,
+        _ => DType::I64,
     }
 }
 
-/// Adds in the order of the index, in float32 for narrower floats.
-fn scattered(x: &Tensor, axis: usize, indices: &[i64], sizes: &[i64], source: &Tensor) -> Result<Tensor> {
-    let compute = match x.dtype() {
-        DType::F16 | DType::BF16 => DType::F32,
-        other => other,
+/// `body` with `T` and its addition, for the dtypes that `sum_dtype` gives.
+macro_rules! by_sum {
+    ($dtype:expr, $t:ident, $add:ident => $body:expr) => {
+        match $dtype {
+            DType::F64 => {
+                type $t = f64;
+                let $add = |a: f64, b: f64| a + b;
+                $body
+            }
+            DType::F32 => {
+                type $t = f32;
+                let $add = |a: f32, b: f32| a + b;
+                $body
+            }
+            _ => {
+                type $t = i64;
+                let $add = i64::wrapping_add;
+                $body
+            }
+        }
     };
-    let out = cast(x, compute)?;
-    let source = as_dtype(source, compute)?;
-    dispatch_dtype!(compute, T => {
+}
+pub(super) use by_sum;
+
+/// Adds in the order of the index.
+fn scattered(x: &Tensor, axis: usize, indices: &[i64], sizes: &[i64], source: &Tensor) -> Result<Tensor> {
+    let compute = sum_dtype(x.dtype());
+    let (out, source) = (cast(x, compute)?, as_dtype(source, compute)?);
+    by_sum!(compute, T, add => {
         let (from, to) = (source.data_ptr().cast::<T>(), out.data_ptr().cast::<T>());
         // SAFETY: checked indices along the axis, and sizes within both elsewhere.
         visit(axis, indices, sizes, out.strides(), source.strides(), |a, b| unsafe {
             let slot = to.offset(a);
-            slot.write(add::<T>(slot.read(), from.offset(b).read_unaligned()));
+            slot.write(add(slot.read(), from.offset(b).read_unaligned()));
         });
     });
     as_dtype(&out, x.dtype())

@@ -1,14 +1,15 @@
 //! Reading and writing through several index arrays, and the positions of what is true.
 
-use crate::cpu::cast::as_dtype;
+use crate::cpu::cast::{as_dtype, cast};
 use crate::cpu::copy;
-use crate::cpu::gather::{add, checked_indices};
-use crate::cpu::inplace::{check_writable, may_overlap};
+use crate::cpu::gather::{by_sum, by_width, checked_indices, sum_dtype};
+use crate::cpu::inplace::may_overlap;
+use crate::fake::inplace::check_writable;
 use crate::fake::index::{Placement, check_put, placement};
 use tp_dispatch::{Call, Result, Rets, Value};
 use tp_tensor::iter::LoopNest;
-use tp_tensor::scalar::Element;
-use tp_tensor::{DType, Device, Dims, Layout, Tensor, dispatch_dtype};
+use tp_tensor::scalar::Bool;
+use tp_tensor::{DType, Device, Dims, Layout, Tensor};
 
 /// For every place of the broadcast indices, the offset into x.
 fn offsets(x: &Tensor, p: &Placement<'_>) -> Result<Vec<i64>> {
@@ -60,7 +61,7 @@ pub fn index(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let x = call.tensor(0)?;
     let p = placement(call)?;
     let out = Tensor::empty(&p.sizes, x.dtype(), Device::CPU)?;
-    dispatch_dtype!(x.dtype(), T => {
+    by_width!(x.dtype(), T => {
         let (from, to) = (x.data_ptr().cast::<T>(), out.data_ptr().cast::<T>());
         // SAFETY: checked indices into x; the output has the shape of the result.
         visit(x, &p, &out, |a, b| unsafe { to.offset(b).write(from.offset(a).read_unaligned()) })?;
@@ -69,23 +70,37 @@ pub fn index(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     Ok(())
 }
 
-/// Writes the values into `x`; where an index comes twice, the last one stays (or all are added).
+/// Writes the values into `x`; where an index comes twice, the last one stays, or all are added.
 fn put(call: &Call<'_>, x: &Tensor) -> Result<()> {
     let p = placement(call)?;
-    let mut values = as_dtype(call.tensor(2)?, x.dtype())?;
+    let given = call.tensor(2)?;
+    if call.bool(3)? {
+        return add_into(x, &p, given);
+    }
+    let mut values = as_dtype(given, x.dtype())?;
     if may_overlap(&values, x) {
         values = copy::contiguous(&values)?;
     }
-    let accumulate = call.bool(3)?;
-    dispatch_dtype!(x.dtype(), T => {
+    by_width!(x.dtype(), T => {
         let (to, from) = (x.data_ptr().cast::<T>(), values.data_ptr().cast::<T>());
         // SAFETY: checked indices into x; the values broadcast to the result.
-        visit(x, &p, &values, |a, b| unsafe {
-            let (slot, value) = (to.offset(a), from.offset(b).read_unaligned());
-            slot.write_unaligned(if accumulate { add::<T>(slot.read_unaligned(), value) } else { value });
-        })?;
+        visit(x, &p, &values, |a, b| unsafe { to.offset(a).write_unaligned(from.offset(b).read_unaligned()) })?;
     });
     Ok(())
+}
+
+fn add_into(x: &Tensor, p: &Placement<'_>, values: &Tensor) -> Result<()> {
+    let compute = sum_dtype(x.dtype());
+    let (total, values) = (cast(x, compute)?, cast(values, compute)?);
+    by_sum!(compute, T, add => {
+        let (to, from) = (total.data_ptr().cast::<T>(), values.data_ptr().cast::<T>());
+        // SAFETY: checked indices into the total; the values broadcast to the result.
+        visit(&total, p, &values, |a, b| unsafe {
+            let slot = to.offset(a);
+            slot.write(add(slot.read(), from.offset(b).read()));
+        })?;
+    });
+    copy::copy_into(x, &total)
 }
 
 pub fn index_put(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
@@ -97,9 +112,9 @@ pub fn index_put(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
 }
 
 pub fn index_put_(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-    check_put(call)?;
     let x = call.tensor(0)?;
     check_writable(x)?;
+    check_put(call)?;
     put(call, x)?;
     rets.push(Value::Tensor(x.clone()));
     Ok(())
@@ -107,14 +122,12 @@ pub fn index_put_(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
 
 /// Positions of the elements that are not zero, in row-major order: int64 of shape [count, ndim].
 pub fn nonzero(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-    let x = copy::as_contiguous(call.tensor(0)?)?;
+    let x = copy::as_contiguous(&as_dtype(call.tensor(0)?, DType::Bool)?)?;
     let n = x.numel() as usize;
     let mut found: Vec<i64> = Vec::new();
-    dispatch_dtype!(x.dtype(), T => {
-        let data = x.data_ptr().cast::<T>();
-        // SAFETY: contiguous.
-        found.extend((0..n).filter(|&i| unsafe { data.add(i).read_unaligned() }.to_bool()).map(|i| i as i64));
-    });
+    let data = x.data_ptr().cast::<Bool>();
+    // SAFETY: contiguous.
+    found.extend((0..n).filter(|&i| unsafe { data.add(i).read() }.get()).map(|i| i as i64));
     let strides = Layout::contiguous(x.sizes()).strides;
     let out = Tensor::empty(&[found.len() as i64, x.ndim() as i64], DType::I64, Device::CPU)?;
     let target = out.data_ptr().cast::<i64>();

@@ -41,6 +41,10 @@ impl Elementwise {
         Elementwise { operands: expr.params(), expr, compiled: OnceLock::new() }
     }
 
+    pub fn expr(&self) -> &ScalarExpr {
+        &self.expr
+    }
+
     fn index(args: &[Arg<'_>]) -> usize {
         args.iter().fold(0, |index, arg| {
             let variant = match arg {

@@ -3,11 +3,11 @@
 use crate::cpu::cast::{as_dtype, cast};
 use crate::cpu::pointwise::Formula;
 use crate::cpu::reduce::{arg_reduce, reduce};
-use crate::cpu::rows::{All, Any, Fold, Max, Min, Product, Sum};
+use crate::cpu::rows::{All, Any, Max, Min, Product, Sum};
 use crate::fake::reduce::{self as rule, Reduction};
-use tp_dispatch::{Arg, Call, Error, Result, Rets, Value};
-use tp_tensor::scalar::Element;
-use tp_tensor::{DType, Tensor, dispatch_dtype};
+use tp_dispatch::{Arg, Call, Result, Rets, Value};
+use tp_tensor::scalar::{Bool, Element};
+use tp_tensor::{DType, Tensor};
 
 fn give(out: Tensor, rets: &mut Rets) -> Result<()> {
     rets.push(Value::Tensor(out));
@@ -19,68 +19,65 @@ pub fn compute_dtype(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// Integer folds, by the dtype of the elements.
-macro_rules! fold_ints {
-    ($x:expr, $r:expr, $fold:ident, $finish:expr) => {
-        match $x.dtype() {
-            DType::Bool => reduce::<$fold<tp_tensor::scalar::Bool, i64>, _>($x, $r, $finish),
-            DType::U8 => reduce::<$fold<u8, i64>, _>($x, $r, $finish),
-            DType::I8 => reduce::<$fold<i8, i64>, _>($x, $r, $finish),
-            DType::I16 => reduce::<$fold<i16, i64>, _>($x, $r, $finish),
-            DType::I32 => reduce::<$fold<i32, i64>, _>($x, $r, $finish),
-            DType::I64 => reduce::<$fold<i64, i64>, _>($x, $r, $finish),
-            other => Err(not_integer(other)),
-        }
-    };
-}
-
-#[cold]
-fn not_integer(dtype: DType) -> Error {
-    Error::internal("TP9003", format!("an integer fold over {dtype}"))
-}
-
 /// A sum or product whose elements and result are of `dtype`.
-macro_rules! accumulate {
-    ($x:expr, $r:expr, $dtype:expr, $fold:ident) => {{
-        let (x, r, dtype): (&Tensor, &Reduction, DType) = ($x, $r, $dtype);
-        if dtype == DType::F64 {
-            reduce::<$fold<f64, f64>, f64>(&as_dtype(x, DType::F64)?, r, |a| a)
-        } else if dtype.is_float() {
-            let out = reduce::<$fold<f32, f32>, f32>(&as_dtype(x, DType::F32)?, r, |a| a)?;
-            as_dtype(&out, dtype)
-        } else {
-            let ints = if x.dtype().is_float() { cast(x, DType::I64)? } else { x.clone() };
-            let out: Result<Tensor> = fold_ints!(&ints, r, $fold, |a: i64| a);
-            as_dtype(&out?, dtype)
+fn accumulate<const PRODUCT: bool>(x: &Tensor, r: &Reduction, dtype: DType) -> Result<Tensor> {
+    match dtype {
+        DType::F64 => {
+            let x = as_dtype(x, DType::F64)?;
+            if PRODUCT { reduce::<Product<f64>, _>(&x, r, |a| a) } else { reduce::<Sum<f64>, _>(&x, r, |a| a) }
         }
-    }};
+        float if float.is_float() => {
+            let x = as_dtype(x, DType::F32)?;
+            let out = if PRODUCT { reduce::<Product<f32>, _>(&x, r, |a| a) } else { reduce::<Sum<f32>, _>(&x, r, |a| a) };
+            as_dtype(&out?, float)
+        }
+        int => {
+            let x = if x.dtype().is_float() { cast(x, DType::I64)? } else { x.clone() };
+            let out = if PRODUCT {
+                reduce::<Product<i64>, _>(&as_dtype(&x, DType::I64)?, r, |a| a)
+            } else {
+                sum_integers(&x, r, |a| a)
+            };
+            as_dtype(&out?, int)
+        }
+    }
+}
+
+/// Sums of bool and integers, exact in int64.
+fn sum_integers<O: Element>(x: &Tensor, r: &Reduction, finish: impl Fn(i64) -> O + Sync + Send) -> Result<Tensor> {
+    match x.dtype() {
+        DType::Bool => reduce::<Sum<Bool>, O>(x, r, finish),
+        DType::U8 => reduce::<Sum<u8>, O>(x, r, finish),
+        DType::I64 => reduce::<Sum<i64>, O>(x, r, finish),
+        _ => reduce::<Sum<i32>, O>(&as_dtype(x, DType::I32)?, r, finish),
+    }
 }
 
 pub fn sum(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let x = call.tensor(0)?;
     let r = Reduction::of_call(call, 3)?;
-    give(accumulate!(x, &r, rule::sum_dtype(x.dtype(), call.opt_dtype(2)), Sum)?, rets)
+    give(accumulate::<false>(x, &r, rule::sum_dtype(x.dtype(), call.opt_dtype(2)))?, rets)
 }
 
 pub fn prod(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let x = call.tensor(0)?;
     let r = Reduction::of_call(call, 3)?;
-    give(accumulate!(x, &r, rule::sum_dtype(x.dtype(), call.opt_dtype(2)), Product)?, rets)
+    give(accumulate::<true>(x, &r, rule::sum_dtype(x.dtype(), call.opt_dtype(2)))?, rets)
 }
 
 pub fn sum_to_size(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let x = call.tensor(0)?;
     let r = rule::to_size(x, call.ints(1)?)?;
-    give(accumulate!(x, &r, x.dtype(), Sum)?, rets)
+    give(accumulate::<false>(x, &r, x.dtype())?, rets)
 }
 
 fn mean_of(x: &Tensor, r: &Reduction) -> Result<Tensor> {
     let n = r.count(x) as f64;
     match x.dtype() {
-        DType::F64 => reduce::<Sum<f64, f64>, f64>(x, r, |a| a / n),
-        DType::F32 => reduce::<Sum<f32, f32>, f32>(x, r, |a| a / n as f32),
+        DType::F64 => reduce::<Sum<f64>, f64>(x, r, |a| a / n),
+        DType::F32 => reduce::<Sum<f32>, f32>(x, r, |a| a / n as f32),
         DType::F16 | DType::BF16 => cast(&mean_of(&cast(x, DType::F32)?, r)?, x.dtype()),
-        _ => fold_ints!(x, r, Sum, |a: i64| (a as f64 / n) as f32),
+        _ => sum_integers(x, r, |a| (a as f64 / n) as f32),
     }
 }
 
@@ -101,8 +98,8 @@ fn variance(call: &Call<'_>, root: bool) -> Result<Tensor> {
     let n = (r.count(&x) as f64 - call.scalar(2)?.to::<f64>()).max(0.0);
     let finish = move |a: f64| if root { (a / n).sqrt() } else { a / n };
     let out = match x.dtype() {
-        DType::F64 => reduce::<Sum<f64, f64>, f64>(&squares, &r, finish),
-        _ => reduce::<Sum<f32, f32>, f32>(&squares, &r, |a| finish(f64::from(a)) as f32),
+        DType::F64 => reduce::<Sum<f64>, f64>(&squares, &r, finish),
+        _ => reduce::<Sum<f32>, f32>(&squares, &r, |a| finish(f64::from(a)) as f32),
     }?;
     as_dtype(&out, rule::mean_dtype(given.dtype()))
 }
@@ -125,7 +122,7 @@ pub fn logsumexp(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let kept: Vec<i64> = (0..x.ndim()).filter(|&k| r.has(k)).map(|k| k as i64).collect();
     let largest = extremum::<true>(&x, &Reduction::over(&x, Some(&kept), true)?)?;
     let powers = SHIFTED_EXP.apply(&[Arg::Tensor(&x), Arg::Tensor(&largest)])?;
-    let total = accumulate!(&powers, &r, x.dtype(), Sum)?;
+    let total = accumulate::<false>(&powers, &r, x.dtype())?;
     // The same numbers without the reduced axes.
     let largest = largest.view(&tp_tensor::Layout::contiguous(&r.sizes))?;
     let out = LOG_SHIFTED.apply(&[Arg::Tensor(&total), Arg::Tensor(&largest)])?;
@@ -141,14 +138,14 @@ fn extremum<const LARGEST: bool>(x: &Tensor, r: &Reduction) -> Result<Tensor> {
     }
     match x.dtype() {
         DType::Bool => truth::<LARGEST>(x, r),
-        DType::U8 => fold!(u8),
-        DType::I8 => fold!(i8),
-        DType::I16 => fold!(i16),
         DType::I32 => fold!(i32),
         DType::I64 => fold!(i64),
         DType::F32 => fold!(f32),
         DType::F64 => fold!(f64),
-        low => cast(&extremum::<LARGEST>(&cast(x, DType::F32)?, r)?, low),
+        narrow => {
+            let wide = if narrow.is_float() { DType::F32 } else { DType::I32 };
+            cast(&extremum::<LARGEST>(&cast(x, wide)?, r)?, narrow)
+        }
     }
 }
 
@@ -167,10 +164,8 @@ pub fn min(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
 }
 
 fn truth<const ANY: bool>(x: &Tensor, r: &Reduction) -> Result<Tensor> {
-    fn fold<F: Fold<Acc = bool>>(x: &Tensor, r: &Reduction) -> Result<Tensor> {
-        reduce::<F, tp_tensor::scalar::Bool>(x, r, tp_tensor::scalar::Bool::new)
-    }
-    dispatch_dtype!(x.dtype(), T => if ANY { fold::<Any<T>>(x, r) } else { fold::<All<T>>(x, r) })
+    let x = as_dtype(x, DType::Bool)?;
+    if ANY { reduce::<Any, _>(&x, r, Bool::new) } else { reduce::<All, _>(&x, r, Bool::new) }
 }
 
 pub fn any(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
@@ -183,19 +178,15 @@ pub fn all(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
 
 /// A NaN is preferred to every number, the first one to later ones.
 fn arg_extremum<const LARGEST: bool>(x: &Tensor, r: &Reduction) -> Result<Tensor> {
-    fn float<T: Element + PartialOrd, const LARGEST: bool>(x: &Tensor, r: &Reduction) -> Result<Tensor> {
-        arg_reduce::<T>(x, r, |a, b| {
-            let number = b.partial_cmp(&b).is_some();
-            number && (a.partial_cmp(&a).is_none() || if LARGEST { a > b } else { a < b })
-        })
+    macro_rules! float {
+        ($x:expr, $t:ty) => {
+            arg_reduce::<$t>($x, r, |a, b| !b.is_nan() && (a.is_nan() || if LARGEST { a > b } else { a < b }))
+        };
     }
     match x.dtype() {
-        DType::F64 => float::<f64, LARGEST>(x, r),
-        dtype if dtype.is_float() => float::<f32, LARGEST>(&as_dtype(x, DType::F32)?, r),
-        dtype => dispatch_dtype!(dtype, T => arg_reduce::<T>(x, r, |a, b| {
-            let (a, b) = (a.to_i64(), b.to_i64());
-            if LARGEST { a > b } else { a < b }
-        })),
+        DType::F64 => float!(x, f64),
+        dtype if dtype.is_float() => float!(&as_dtype(x, DType::F32)?, f32),
+        _ => arg_reduce::<i64>(&as_dtype(x, DType::I64)?, r, |a, b| if LARGEST { a > b } else { a < b }),
     }
 }
 

@@ -6,6 +6,7 @@
 //! added pairwise. So the error grows with the logarithm of the length, and the order of additions depends on the
 //! length alone.
 
+use std::marker::PhantomData;
 use tp_tensor::scalar::{Bool, Element};
 
 /// Independent accumulators of one block: four vectors of the widest kind.
@@ -26,122 +27,52 @@ pub trait Fold {
     fn join(a: Self::Acc, b: Self::Acc) -> Self::Acc;
 }
 
-pub struct Sum<T, A>(std::marker::PhantomData<(T, A)>);
-pub struct Product<T, A>(std::marker::PhantomData<(T, A)>);
-pub struct Max<T>(std::marker::PhantomData<T>);
-pub struct Min<T>(std::marker::PhantomData<T>);
-pub struct Any<T>(std::marker::PhantomData<T>);
-pub struct All<T>(std::marker::PhantomData<T>);
+pub struct Sum<T>(PhantomData<T>);
+pub struct Product<T>(PhantomData<T>);
+pub struct Max<T>(PhantomData<T>);
+pub struct Min<T>(PhantomData<T>);
+pub struct Any;
+pub struct All;
 
-macro_rules! arithmetic {
-    ($($t:ty => $acc:ty, $to:ident, $one:expr, $add:expr, $mul:expr;)*) => {$(
-        impl Fold for Sum<$t, $acc> {
-            type In = $t;
+macro_rules! fold {
+    ($($fold:ty, $in:ty => $acc:ty, $identity:expr, $load:expr, $join:expr;)*) => {$(
+        impl Fold for $fold {
+            type In = $in;
             type Acc = $acc;
-            const IDENTITY: $acc = 0 as $acc;
+            const IDENTITY: $acc = $identity;
             #[inline(always)]
-            fn load(x: $t) -> $acc {
-                x.$to()
+            fn load(x: $in) -> $acc {
+                $load(x)
             }
             #[inline(always)]
             fn join(a: $acc, b: $acc) -> $acc {
-                $add(a, b)
-            }
-        }
-        impl Fold for Product<$t, $acc> {
-            type In = $t;
-            type Acc = $acc;
-            const IDENTITY: $acc = $one;
-            #[inline(always)]
-            fn load(x: $t) -> $acc {
-                x.$to()
-            }
-            #[inline(always)]
-            fn join(a: $acc, b: $acc) -> $acc {
-                $mul(a, b)
+                $join(a, b)
             }
         }
     )*};
 }
 
-arithmetic! {
-    f32 => f32, to_f32, 1.0, |a: f32, b: f32| a + b, |a: f32, b: f32| a * b;
-    f64 => f64, to_f64, 1.0, |a: f64, b: f64| a + b, |a: f64, b: f64| a * b;
-    Bool => i64, to_i64, 1, i64::wrapping_add, i64::wrapping_mul;
-    u8 => i64, to_i64, 1, i64::wrapping_add, i64::wrapping_mul;
-    i8 => i64, to_i64, 1, i64::wrapping_add, i64::wrapping_mul;
-    i16 => i64, to_i64, 1, i64::wrapping_add, i64::wrapping_mul;
-    i32 => i64, to_i64, 1, i64::wrapping_add, i64::wrapping_mul;
-    i64 => i64, to_i64, 1, i64::wrapping_add, i64::wrapping_mul;
-}
-
-macro_rules! extremes {
-    ($($t:ty, $low:expr, $high:expr, $is_nan:expr;)*) => {$(
-        impl Fold for Max<$t> {
-            type In = $t;
-            type Acc = $t;
-            const IDENTITY: $t = $low;
-            #[inline(always)]
-            fn load(x: $t) -> $t {
-                x
-            }
-            #[inline(always)]
-            fn join(a: $t, b: $t) -> $t {
-                if $is_nan(a) || a > b { a } else { b }
-            }
-        }
-        impl Fold for Min<$t> {
-            type In = $t;
-            type Acc = $t;
-            const IDENTITY: $t = $high;
-            #[inline(always)]
-            fn load(x: $t) -> $t {
-                x
-            }
-            #[inline(always)]
-            fn join(a: $t, b: $t) -> $t {
-                if $is_nan(a) || a < b { a } else { b }
-            }
-        }
-    )*};
-}
-
-extremes! {
-    f32, f32::NEG_INFINITY, f32::INFINITY, f32::is_nan;
-    f64, f64::NEG_INFINITY, f64::INFINITY, f64::is_nan;
-    u8, u8::MIN, u8::MAX, |_| false;
-    i8, i8::MIN, i8::MAX, |_| false;
-    i16, i16::MIN, i16::MAX, |_| false;
-    i32, i32::MIN, i32::MAX, |_| false;
-    i64, i64::MIN, i64::MAX, |_| false;
-}
-
-impl<T: Element> Fold for Any<T> {
-    type In = T;
-    type Acc = bool;
-    const IDENTITY: bool = false;
-    #[inline(always)]
-    fn load(x: T) -> bool {
-        x.to_bool()
-    }
-    #[inline(always)]
-    fn join(a: bool, b: bool) -> bool {
-        a | b
-    }
-}
-
-impl<T: Element> Fold for All<T> {
-    type In = T;
-    type Acc = bool;
-    const IDENTITY: bool = true;
-    #[inline(always)]
-    fn load(x: T) -> bool {
-        x.to_bool()
-    }
-    #[inline(always)]
-    fn join(a: bool, b: bool) -> bool {
-        a & b
-    }
+// Elements of the other dtypes are converted first: a loop per dtype would not pay for its code.
+fold! {
+    Sum<f32>, f32 => f32, 0.0, |x| x, |a: f32, b: f32| a + b;
+    Sum<f64>, f64 => f64, 0.0, |x| x, |a: f64, b: f64| a + b;
+    Sum<Bool>, Bool => i64, 0, Bool::to_i64, i64::wrapping_add;
+    Sum<u8>, u8 => i64, 0, i64::from, i64::wrapping_add;
+    Sum<i32>, i32 => i64, 0, i64::from, i64::wrapping_add;
+    Sum<i64>, i64 => i64, 0, |x| x, i64::wrapping_add;
+    Product<f32>, f32 => f32, 1.0, |x| x, |a: f32, b: f32| a * b;
+    Product<f64>, f64 => f64, 1.0, |x| x, |a: f64, b: f64| a * b;
+    Product<i64>, i64 => i64, 1, |x| x, i64::wrapping_mul;
+    Max<f32>, f32 => f32, f32::NEG_INFINITY, |x| x, |a: f32, b: f32| if a.is_nan() || a > b { a } else { b };
+    Max<f64>, f64 => f64, f64::NEG_INFINITY, |x| x, |a: f64, b: f64| if a.is_nan() || a > b { a } else { b };
+    Max<i32>, i32 => i32, i32::MIN, |x| x, |a: i32, b: i32| a.max(b);
+    Max<i64>, i64 => i64, i64::MIN, |x| x, |a: i64, b: i64| a.max(b);
+    Min<f32>, f32 => f32, f32::INFINITY, |x| x, |a: f32, b: f32| if a.is_nan() || a < b { a } else { b };
+    Min<f64>, f64 => f64, f64::INFINITY, |x| x, |a: f64, b: f64| if a.is_nan() || a < b { a } else { b };
+    Min<i32>, i32 => i32, i32::MAX, |x| x, |a: i32, b: i32| a.min(b);
+    Min<i64>, i64 => i64, i64::MAX, |x| x, |a: i64, b: i64| a.min(b);
+    Any, Bool => bool, false, Bool::get, |a, b| a | b;
+    All, Bool => bool, true, Bool::get, |a, b| a & b;
 }
 
 /// One block of at most `BLOCK` elements.

@@ -32,7 +32,7 @@ macro_rules! real {
     ($t:ty) => {
         impl Real for $t {
             type Max = Max<$t>;
-            type Sum = Sum<$t, $t>;
+            type Sum = Sum<$t>;
             fn inverse(self) -> Self {
                 1.0 / self
             }

@@ -132,7 +132,7 @@ pub fn scatter_add(call: &Call<'_>) -> Result<FakeOuts> {
 pub fn gather_like_x(call: &Call<'_>) -> Result<usize> {
     let axis = gather_axis(call)?;
     check_within("index", call.tensor(2)?, "source", call.tensor(3)?, None)?;
-    crate::cpu::inplace::check_same_kind(call.tensor(3)?.dtype(), call.tensor(0)?.dtype())?;
+    fake::inplace::check_same_kind(call.tensor(3)?.dtype(), call.tensor(0)?.dtype())?;
     Ok(axis)
 }
 
@@ -146,7 +146,7 @@ pub fn index_add(call: &Call<'_>) -> Result<FakeOuts> {
 pub fn index_add_axis(call: &Call<'_>) -> Result<usize> {
     let want = index_select_shape(call)?;
     let (x, source) = (call.tensor(0)?, call.tensor(3)?);
-    crate::cpu::inplace::check_same_kind(source.dtype(), x.dtype())?;
+    fake::inplace::check_same_kind(source.dtype(), x.dtype())?;
     if source.sizes() != want.sizes.as_slice() {
         let message = format!("'source' has shape {:?}, wanted {:?}", source.dims(), want.sizes);
         return Err(Error::shape("TP1138", message));

@@ -58,7 +58,7 @@ pub fn index(call: &Call<'_>) -> Result<FakeOuts> {
 pub fn check_put(call: &Call<'_>) -> Result<()> {
     let p = placement(call)?;
     let (x, values) = (call.tensor(0)?, call.tensor(2)?);
-    crate::cpu::inplace::check_same_kind(values.dtype(), x.dtype())?;
+    fake::inplace::check_same_kind(values.dtype(), x.dtype())?;
     if broadcast(&p.sizes, values.sizes()).ok().as_ref() == Some(&p.sizes) {
         return Ok(());
     }
@@ -73,6 +73,7 @@ pub fn index_put(call: &Call<'_>) -> Result<FakeOuts> {
 }
 
 pub fn index_put_(call: &Call<'_>) -> Result<FakeOuts> {
+    fake::inplace::check_writable(call.tensor(0)?)?;
     check_put(call)?;
     Ok(smallvec![FakeOut::Same { of: 0 }])
 }

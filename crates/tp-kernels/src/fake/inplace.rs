@@ -1,38 +1,118 @@
-//! Fake rules of ops that write to their first argument and return it.
+//! Fake rules of ops that write to their first argument and return it: what may be written, and what fits.
 
-use crate::cpu::inplace::{check_fits, check_same_kind};
-use crate::cpu::pointwise::broadcast_shape;
-use smallvec::smallvec;
-use tp_dispatch::{Arg, Call, FakeOut, FakeOuts, Result};
-use tp_tensor::promote;
+use crate::cpu::pointwise::{arg_types, broadcast_shape};
+use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
+use tp_dispatch::host::HostVisitor;
+use tp_dispatch::kernel::KernelObject;
+use tp_dispatch::{Arg, Call, Error, FakeOut, FakeOuts, Result, Rets, Value};
+use tp_expr::ScalarExpr;
+use tp_tensor::promote::default_dtype;
+use tp_tensor::{DType, Tensor};
 
-pub fn same(_: &Call<'_>) -> Result<FakeOuts> {
+/// The rule of an in-place row with an expression.
+pub struct Rule(pub Arc<ScalarExpr>);
+
+impl KernelObject for Rule {
+    fn call(&self, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+        check_arithmetic(call, &self.0).map_err(|e| e.with_op(call.op.name()))?;
+        rets.push(Value::Tensor(call.tensor(0)?.clone()));
+        Ok(())
+    }
+
+    fn trace(&self, _: &mut HostVisitor<'_>) {}
+}
+
+pub fn check_arithmetic(call: &Call<'_>, expr: &ScalarExpr) -> Result<()> {
+    let x = call.tensor(0)?;
+    check_writable(x)?;
+    check_same_kind(expr.output_dtype(&arg_types(call.args))?, x.dtype())?;
+    check_fits(&broadcast_shape(call.args.iter().filter_map(Arg::tensor))?, x)
+}
+
+pub fn check_copy(call: &Call<'_>) -> Result<()> {
+    let x = call.tensor(0)?;
+    check_writable(x)?;
+    check_fits(&broadcast_shape(call.args.iter().filter_map(Arg::tensor))?, x)
+}
+
+pub fn check_fill(call: &Call<'_>) -> Result<()> {
+    let x = call.tensor(0)?;
+    check_writable(x)?;
+    check_same_kind(default_dtype(call.scalar(1)?.category()), x.dtype())
+}
+
+pub fn copy_(call: &Call<'_>) -> Result<FakeOuts> {
+    check_copy(call)?;
     Ok(smallvec![FakeOut::Same { of: 0 }])
 }
 
-/// As `same`, and what is written must broadcast to the argument.
-pub fn broadcast(call: &Call<'_>) -> Result<FakeOuts> {
-    check_fits(&broadcast_shape(call.args.iter().filter_map(Arg::tensor))?, call.tensor(0)?)?;
-    same(call)
+pub fn fill_(call: &Call<'_>) -> Result<FakeOuts> {
+    check_fill(call)?;
+    Ok(smallvec![FakeOut::Same { of: 0 }])
 }
 
-/// As `broadcast`, for arithmetic: operands of a higher kind do not go in.
-pub fn arithmetic(call: &Call<'_>) -> Result<FakeOuts> {
-    let x = call.tensor(0)?;
-    let other = match call.args.get(1) {
-        Some(Arg::Tensor(t)) => promote::promote_types(x.dtype(), t.dtype()),
-        Some(number) => number.scalar().map_or(x.dtype(), |s| promote::promote_weak(x.dtype(), s.category())),
-        None => x.dtype(),
-    };
-    check_same_kind(other, x.dtype())?;
-    broadcast(call)
+pub fn zero_(call: &Call<'_>) -> Result<FakeOuts> {
+    check_writable(call.tensor(0)?)?;
+    Ok(smallvec![FakeOut::Same { of: 0 }])
 }
 
-/// As `arithmetic`, for true division, which gives a float.
-pub fn division(call: &Call<'_>) -> Result<FakeOuts> {
-    let x = call.tensor(0)?;
-    if !x.dtype().is_float() {
-        check_same_kind(promote::DEFAULT_FLOAT, x.dtype())?;
+/// An in-place write must not change the shape.
+pub fn check_fits(shape: &[i64], x: &Tensor) -> Result<()> {
+    if shape == x.sizes() {
+        return Ok(());
     }
-    arithmetic(call)
+    let message = format!("the result has shape {shape:?}, which does not fit in place into {:?}", x.sizes());
+    Err(Error::shape("TP1121", message).note("use the form without the underscore, which makes a new tensor"))
 }
+
+/// The result may lose width but never its kind: floats do not go into ints.
+pub fn check_same_kind(from: DType, to: DType) -> Result<()> {
+    if from.category() <= to.category() {
+        return Ok(());
+    }
+    Err(Error::dtype("TP1221", format!("the result is {from}, which cannot be written in place to {to}"))
+        .note(format!("convert first, for example x = x.astype({from})")))
+}
+
+/// Neither read-only nor the same memory twice.
+pub fn check_writable(x: &Tensor) -> Result<()> {
+    if x.storage().is_readonly() {
+        return Err(Error::value("TP1601", "the tensor is read-only: its memory belongs to a read-only buffer")
+            .note("work on a copy: x.clone()"));
+    }
+    if has_internal_overlap(x) {
+        let message = format!(
+            "several elements share one place in memory (shape {:?}, strides {:?}), so writing is ambiguous",
+            x.sizes(),
+            x.strides()
+        );
+        return Err(Error::value("TP1602", message).note("work on a copy: x.clone()"));
+    }
+    Ok(())
+}
+
+/// True when two indices may reach one element. Exact for everything that view operations make: dimensions in
+/// order of stride must each step over all that the smaller ones reach.
+fn has_internal_overlap(x: &Tensor) -> bool {
+    if x.is_contiguous() || x.numel() <= 1 {
+        return false;
+    }
+    let mut dims: SmallVec<[(i64, i64); 8]> = x
+        .sizes()
+        .iter()
+        .zip(x.strides())
+        .filter(|(size, _)| **size > 1)
+        .map(|(&size, &stride)| (stride.abs(), size))
+        .collect();
+    dims.sort_unstable();
+    let mut reach = 0;
+    for (stride, size) in dims {
+        if stride <= reach {
+            return true;
+        }
+        reach += stride * (size - 1);
+    }
+    false
+}
+

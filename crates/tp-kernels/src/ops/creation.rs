@@ -9,25 +9,25 @@ const NONE: GradSpec = GradSpec::NotDifferentiable("its result does not depend o
 
 pub static ROWS: &[Row] = &[
     op!(
-        ["empty(SymInt[] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        ["empty(SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(fake::sized),
         create::empty,
         NONE
     ),
     op!(
-        ["zeros(SymInt[] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        ["zeros(SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(fake::sized),
         create::zeros,
         NONE
     ),
     op!(
-        ["ones(SymInt[] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        ["ones(SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(fake::sized),
         create::ones,
         NONE
     ),
     op!(
-        ["full(SymInt[] shape, Scalar fill_value, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        ["full(SymInt[1] shape, Scalar fill_value, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(fake::full),
         create::full,
         NONE
@@ -64,13 +64,13 @@ pub static ROWS: &[Row] = &[
         NONE
     ),
     op!(
-        ["new_empty(Tensor x, SymInt[] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        ["new_empty(Tensor x, SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(fake::new_sized),
         create::new_empty,
         NONE
     ),
     op!(
-        ["new_zeros(Tensor x, SymInt[] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        ["new_zeros(Tensor x, SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(fake::new_sized),
         create::new_zeros,
         NONE
@@ -96,21 +96,21 @@ pub static ROWS: &[Row] = &[
     ),
     // Random numbers, from the generator that `random::manual_seed` seeds.
     op!(
-        ["normal(SymInt[] shape, *, float mean=0.0, float std=1.0, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        ["normal(SymInt[1] shape, *, float mean=0.0, float std=1.0, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(fake::random),
         create::normal,
         NONE,
         effects = RANDOM
     ),
     op!(
-        ["uniform(SymInt[] shape, *, float low=0.0, float high=1.0, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        ["uniform(SymInt[1] shape, *, float low=0.0, float high=1.0, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(fake::random),
         create::uniform,
         NONE,
         effects = RANDOM
     ),
     op!(
-        ["randint(SymInt low, SymInt high, SymInt[] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        ["randint(SymInt low, SymInt high, SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(fake::randint),
         create::randint,
         NONE,

@@ -16,6 +16,7 @@ mod tape;
 use super::ffi::{self as x, Obj};
 use super::{ret, shell};
 use crate::error;
+use crate::tensor::dlpack::exchange;
 use pyo3::ffi;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
@@ -110,6 +111,7 @@ pub unsafe fn init_type() -> *mut ffi::PyTypeObject {
             if ty.is_null() || ffi::PyObject_SetAttrString(ty, c"__array_ufunc__".as_ptr(), ffi::Py_None()) != 0 {
                 return Err(error::fetch());
             }
+            exchange::install(ty)?;
             Ok(ty.cast())
         }
     })();

@@ -3,7 +3,6 @@
 
 use super::{ObjectOwner, borrow_memory};
 use crate::error::IntoPyResult;
-use crate::hot::ffi as x;
 use pyo3::ffi::{self, Py_buffer};
 use pyo3::prelude::*;
 use std::ffi::CStr;

@@ -32,7 +32,6 @@ builtins! {
     INDEX = "tp::index",
     INDEX_PUT_ = "tp::index_put_",
     NONZERO = "tp::nonzero",
-    PERMUTE = "tp::permute_dims",
     RESHAPE = "tp::reshape",
     SELECT = "tp::select",
     SLICE = "tp::slice",

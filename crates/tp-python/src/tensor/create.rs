@@ -4,7 +4,7 @@
 use super::builtin as ops;
 use super::{DeviceArg, buffers, dlpack, nested, tensor_of, transfer, wrap};
 use crate::error::{self, IntoPyResult};
-use crate::hot::ffi::{self as x, Obj};
+use crate::hot::ffi::Obj;
 use crate::hot::shell;
 use crate::types::DTypeArg;
 use nested::Nested;

@@ -57,7 +57,7 @@ fn typed(bytes: &Tensor, buffer: &Bound<'_, PyAny>, dtype: DType, shape: &[i64],
     }
     let sizes: Dims = shape.into();
     let strides = layout::contiguous_strides(&sizes);
-    let owner = Box::new(ObjectOwner::new(super::wrap(buffer.py(), bytes.clone()).map_err(crate::error::from_py)?));
+    let owner = Box::new(ObjectOwner::new(wrap(buffer.py(), bytes.clone()).map_err(crate::error::from_py)?));
     // SAFETY: the bytes live as long as their tensor, which the owner holds.
     unsafe { borrow_memory(bytes.data_ptr(), sizes, strides, dtype, Device::CPU, owner, bytes.storage().is_readonly()) }
 }

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensorplay._jit import innermost
 from tensorplay.errors import ArgumentError
 from tensorplay.outcome import CodegenMarker
 
 # The default is on in Triton 3.9 and off in 3.10: numbers must not depend on that.
 DEFAULT_OPTIONS: dict[str, Any] = {"enable_fp_fusion": False}
 POINTERS = {
-    "bool": "*i1",
+    "bool": "*u1",
     "uint8": "*u8",
     "int8": "*i8",
     "int16": "*i16",
@@ -50,19 +51,6 @@ class CompiledKernel:
     def marker(self, device: str) -> CodegenMarker:
         """The proof that a launch of this kernel leaves."""
         return CodegenMarker("triton", self.name, f"{self.hash} {self.arch}", device)
-
-
-def jit_function(kernel: Any) -> Any:
-    """The `JITFunction` inside of autotuners and heuristics."""
-    while not hasattr(kernel, "params") and hasattr(kernel, "fn"):
-        kernel = kernel.fn
-    return kernel
-
-
-def kernel_name(kernel: Any) -> str:
-    """The author's name of the kernel."""
-    inner = jit_function(kernel)
-    return str(getattr(inner, "__name__", type(kernel).__name__))
 
 
 def specialize(value: Any, parameter: Any) -> tuple[str, str]:
@@ -116,7 +104,7 @@ def compile_kernel(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    fn = jit_function(kernel)
+    fn = innermost(kernel)
     given = dict(zip(fn.arg_names, args, strict=False)) | dict(constants or {})
     signature: dict[str, str] = {}
     folded: dict[str, Any] = {}

@@ -17,12 +17,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensorplay import _native
+from tensorplay._jit import kernel_name
 from tensorplay.backends import base
 from tensorplay.errors import ArgumentError, ContractError
 
-from .compile import kernel_name
-
-__all__ = ["is_interpreted", "launch", "run_op"]
+__all__ = ["launch", "run_op"]
 
 _SCALARS = (bool, int, float, str, type(None))
 
@@ -82,18 +81,6 @@ class HostTensor:
 
     def set_(self, storage: Storage, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> None:
         """Nothing: the twin is this tensor already."""
-
-
-def is_interpreted(kernel: Any) -> bool:
-    """Whether Triton made the kernel in interpreter mode."""
-    return any(cls.__name__ == "InterpretedFunction" for cls in type(_innermost(kernel)).__mro__)
-
-
-def _innermost(kernel: Any) -> Any:
-    """The kernel inside of autotuners and heuristics."""
-    while any(cls.__name__ in ("Autotuner", "Heuristics") for cls in type(kernel).__mro__):
-        kernel = kernel.fn
-    return kernel
 
 
 def launch(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensorplay import _native
+from tensorplay._jit import innermost, is_interpreted, kernel_name
 from tensorplay.backends import base
 from tensorplay.errors import CapabilityError, DeviceError
 
 from . import interpreter
-from .compile import jit_function, kernel_name
 
 
 def supports(program: Mapping[str, Any], /) -> dict[str, Any]:
@@ -28,10 +28,10 @@ def supports(program: Mapping[str, Any], /) -> dict[str, Any]:
 
 def launch(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """`kernel[grid](*args, **kwargs)`: by Triton's interpreter where Triton was imported in that mode, else on a GPU."""
-    if interpreter.is_interpreted(kernel):
+    if is_interpreted(kernel):
         return interpreter.launch(kernel, grid, args, kwargs)
     name = kernel_name(kernel)
-    names = jit_function(kernel).arg_names
+    names = innermost(kernel).arg_names
     named = [*zip(names, args, strict=False), *kwargs.items()]
     on_cpu = [n for n, v in named if isinstance(v, _native.Tensor) and v.device.type == "cpu"]
     cuda = base.capability("cuda")

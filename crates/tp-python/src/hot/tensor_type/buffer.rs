@@ -9,7 +9,7 @@ use pyo3::ffi::{self, Py_buffer};
 use std::ffi::CStr;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
-use tp_dispatch::{Error, Result};
+use tp_dispatch::Error;
 use tp_tensor::{DType, Tensor};
 
 /// Shape and strides in bytes of one export; freed when the buffer is released.
@@ -65,7 +65,7 @@ unsafe extern "C" fn get_buffer(op: Obj, view: *mut Py_buffer, flags: c_int) -> 
     })
 }
 
-unsafe fn export(op: Obj, view: *mut Py_buffer, flags: c_int) -> std::result::Result<(), String> {
+unsafe fn export(op: Obj, view: *mut Py_buffer, flags: c_int) -> Result<(), String> {
     // SAFETY: see `get_buffer`.
     unsafe {
         let t = this(op);
@@ -97,7 +97,7 @@ unsafe fn export(op: Obj, view: *mut Py_buffer, flags: c_int) -> std::result::Re
     }
 }
 
-fn check_request(t: &Tensor, flags: c_int) -> std::result::Result<(), String> {
+fn check_request(t: &Tensor, flags: c_int) -> Result<(), String> {
     let asked = |flag: c_int| flags & flag == flag;
     if asked(ffi::PyBUF_WRITABLE) && t.storage().is_readonly() {
         return Err("the tensor is read-only".into());

@@ -1,8 +1,8 @@
 //! Attributes that are read often: shape, dtype, device, rank, transposes, and what the tape knows of a tensor.
 
 use super::{new_ref, this};
-use crate::error::{self, IntoPyResult};
-use crate::hot::ffi::{self as x, Obj};
+use crate::error;
+use crate::hot::ffi::Obj;
 use crate::hot::{ret, shell};
 use crate::tensor::builtin as ops;
 use crate::types;

@@ -73,7 +73,7 @@ unsafe extern "C" fn stride(op: Obj, args: *const Obj, nargs: isize, kwnames: Ob
 }
 
 /// Places arguments by position and keyword; null where one was not given.
-unsafe fn arguments<const N: usize>(
+pub unsafe fn arguments<const N: usize>(
     method: &str,
     names: [&str; N],
     args: *const Obj,

@@ -3,7 +3,7 @@
 
 use super::{memory, scalar};
 use crate::hot::bind::{Given, Objects};
-use crate::hot::ffi::{self as x, Obj};
+use crate::hot::ffi::Obj;
 use crate::hot::packet::{self, Packet};
 use crate::hot::{ret, shell};
 use pyo3::ffi;
@@ -11,7 +11,7 @@ use std::ffi::CString;
 use std::sync::OnceLock;
 use tp_dispatch::dispatcher::Session;
 use tp_dispatch::kernel::HostArgs;
-use tp_dispatch::{Arg, Error, OpDef, OpHandle, Registry, Result, Rets};
+use tp_dispatch::{Arg, OpDef, OpHandle, Registry, Result, Rets};
 
 /// How positional arguments are read.
 #[derive(Clone, Copy, PartialEq, Eq)]

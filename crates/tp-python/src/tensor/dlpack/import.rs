@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 use std::ffi::CStr;
 use std::ptr;
 use tp_dispatch::{Arg, Result};
-use tp_tensor::{Device, Dims, Layout, StorageOwner, Tensor, layout};
+use tp_tensor::{Device, Dims, StorageOwner, Tensor, layout};
 
 /// Gives the memory back to the library it came from.
 struct Borrowed<M>(*mut M, Option<unsafe extern "C" fn(*mut M)>);

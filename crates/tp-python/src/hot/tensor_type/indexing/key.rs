@@ -1,0 +1,143 @@
+//! What an index means: the parts of a key, and the right-hand side of an assignment.
+
+use super::super::{is_index, this};
+use crate::error;
+use crate::hot::convert;
+use crate::hot::ffi::{self as x, Obj};
+use crate::hot::shell;
+use crate::tensor::{builtin as ops, create};
+use pyo3::ffi;
+use smallvec::SmallVec;
+use tp_dispatch::{Arg, Error, ErrorKind, Result};
+use tp_tensor::{DType, Scalar, Tensor};
+
+/// One part of a key.
+pub enum Item {
+    At(i64),
+    Slice { start: isize, stop: isize, step: isize },
+    NewAxis,
+    Ellipsis,
+    /// Integer indices.
+    Array(Tensor),
+    Mask(Tensor),
+    /// True or False: a mask of no dimension.
+    Flag(bool),
+}
+
+pub type Items = SmallVec<[Item; 4]>;
+
+impl Item {
+    /// Axes of the tensor that this part speaks of.
+    pub fn axes(&self) -> usize {
+        match self {
+            Item::At(_) | Item::Slice { .. } | Item::Array(_) => 1,
+            Item::Mask(m) => m.ndim(),
+            Item::NewAxis | Item::Ellipsis | Item::Flag(_) => 0,
+        }
+    }
+
+    pub fn is_array(&self) -> bool {
+        matches!(self, Item::Array(_) | Item::Mask(_) | Item::Flag(_))
+    }
+}
+
+/// # Safety
+/// Live object, lock held.
+pub unsafe fn parse(key: Obj) -> Result<Items> {
+    // SAFETY: live objects; items of a tuple live as long as it does.
+    unsafe {
+        if ffi::PyTuple_Check(key) != 0 {
+            return (0..ffi::PyTuple_Size(key)).map(|i| item(ffi::PyTuple_GetItem(key, i))).collect();
+        }
+        Ok(SmallVec::from_iter([item(key)?]))
+    }
+}
+
+unsafe fn item(obj: Obj) -> Result<Item> {
+    // SAFETY: a live object.
+    unsafe {
+        if obj == ffi::Py_None() {
+            return Ok(Item::NewAxis);
+        }
+        if obj == ffi::Py_Ellipsis() {
+            return Ok(Item::Ellipsis);
+        }
+        if shell::is_tensor(obj) {
+            return array(this(obj).clone());
+        }
+        if ffi::PySlice_Check(obj) != 0 {
+            let (mut start, mut stop, mut step) = (0, 0, 0);
+            if ffi::PySlice_Unpack(obj, &mut start, &mut stop, &mut step) != 0 {
+                return Err(error::fetch());
+            }
+            return Ok(Item::Slice { start, stop, step });
+        }
+        if ffi::PyFloat_Check(obj) == 0 && ffi::PyUnicode_Check(obj) == 0 {
+            match convert::number(obj)? {
+                Some(Scalar::Bool(v)) => return Ok(Item::Flag(v)),
+                Some(Scalar::Int(v)) => return Ok(Item::At(v)),
+                Some(Scalar::Float(_)) => return Err(no_index(obj)),
+                None if is_index(obj) => return Err(no_index(obj)),
+                None => {}
+            }
+            if let Some(t) = create::array_like(obj)? {
+                // An empty list says nothing of its dtype.
+                let empty_list = t.numel() == 0 && t.dtype().is_float();
+                return array(if empty_list { ops::ASTYPE.call(&[Arg::Tensor(&t), Arg::DType(DType::I64)])? } else { t });
+            }
+        }
+        Err(no_index(obj))
+    }
+}
+
+fn array(t: Tensor) -> Result<Item> {
+    match t.dtype() {
+        DType::Bool => Ok(Item::Mask(t)),
+        d if d.is_int() => Ok(Item::Array(t)),
+        d => Err(Error::new(ErrorKind::Index, "TP1113", format!("an index tensor must be integer or bool, got {d}"))),
+    }
+}
+
+#[cold]
+unsafe fn no_index(obj: Obj) -> Error {
+    // SAFETY: a live object.
+    let got = unsafe { x::type_name(obj) };
+    Error::new(ErrorKind::Index, "TP1114", format!("an index is an integer, slice, None, Ellipsis, or an integer or bool array, got {got}"))
+}
+
+/// The right-hand side of an assignment.
+pub enum Given {
+    Number(Scalar),
+    Tensor(Tensor),
+}
+
+impl Given {
+    /// The value as a tensor; a number takes the dtype of `target`.
+    pub fn tensor_like(&self, target: &Tensor) -> Result<Tensor> {
+        match self {
+            Given::Tensor(t) if t.shares_storage(target) => ops::CLONE.call(&[Arg::Tensor(t)]),
+            Given::Tensor(t) => Ok(t.clone()),
+            Given::Number(s) => {
+                let like = [Arg::DType(target.dtype()), Arg::Device(target.device())];
+                ops::FULL.call(&[Arg::Ints(&[]), Arg::Scalar(*s), like[0], like[1]])
+            }
+        }
+    }
+}
+
+/// # Safety
+/// Live object, lock held.
+pub unsafe fn given(obj: Obj) -> Result<Given> {
+    // SAFETY: a live object.
+    unsafe {
+        if shell::is_tensor(obj) {
+            return Ok(Given::Tensor(this(obj).clone()));
+        }
+        if let Some(s) = convert::number(obj)? {
+            return Ok(Given::Number(s));
+        }
+        create::array_like(obj)?.map(Given::Tensor).ok_or_else(|| {
+            Error::argument("TP1015", format!("a {} cannot be stored in a tensor", x::type_name(obj)))
+        })
+    }
+}

@@ -1,0 +1,503 @@
+"""Members of `Tensor` that are not called in hot loops, as Python functions put on the type by `install`.
+
+Lives here: conversion and copying, moving between devices, pickling, notebook display, the storage object, and short
+forms of ops. Not here: operators, indexing, reductions and other methods of the hot path (the extension), and what an
+op computes (its schema is its docstring).
+"""
+
+from __future__ import annotations
+
+import html
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from tensorplay import _native, functions
+from tensorplay._native import HookHandle, Tensor, device, dtype
+from tensorplay.errors import ArgumentError, AutogradError, IndexOutOfRangeError, ShapeError
+
+__all__ = ["Size", "UntypedStorage", "install"]
+
+ARRAY_API_VERSION = "2025.12"
+_READABLE_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", ARRAY_API_VERSION)
+
+# Ops whose first argument is the tensor and that need no other form as a method.
+_OPS = (
+    "broadcast_to",
+    "clamp",
+    "clip",
+    "copysign",
+    "cumulative_sum",
+    "divide",
+    "expand_dims",
+    "gelu",
+    "hypot",
+    "leaky_relu",
+    "logaddexp",
+    "multiply",
+    "negative",
+    "permute_dims",
+    "power",
+    "roll",
+    "signbit",
+    "softplus",
+    "subtract",
+    "take_along_axis",
+    "true_divide",
+)
+
+_CASTS = {
+    "bfloat16": _native.bfloat16,
+    "bool": _native.bool,
+    "byte": _native.uint8,
+    "double": _native.float64,
+    "float": _native.float32,
+    "half": _native.float16,
+    "int": _native.int32,
+    "long": _native.int64,
+    "short": _native.int16,
+}
+
+
+class Size(int):
+    """The number of elements; called, it tells that sizes are in `shape`."""
+
+    shape: tuple[int, ...]
+
+    def __new__(cls, tensor: Tensor) -> Size:
+        found = super().__new__(cls, tensor.numel())
+        found.shape = tensor.shape
+        return found
+
+    def __call__(self, *dim: int) -> tuple[int, ...]:
+        if not dim:
+            return self.shape
+        raise ArgumentError(
+            f"Tensor.size is the number of elements; the size of one dimension is x.shape[{dim[0]}]",
+            code="TP1005",
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, (int(self),)
+
+
+class UntypedStorage:
+    """The memory under a tensor and all its views, as bytes."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def data_ptr(self) -> int:
+        """Address of the first byte."""
+        return _native.tensor_storage(self.tensor)[0]
+
+    def nbytes(self) -> int:
+        """Number of bytes."""
+        return _native.tensor_storage(self.tensor)[1]
+
+    def __len__(self) -> int:
+        return self.nbytes()
+
+    @property
+    def device(self) -> device:
+        """Where the memory is."""
+        return self.tensor.device
+
+    def cpu(self) -> UntypedStorage:
+        """This storage if it is in CPU memory already, else a copy that is."""
+        return self if self.tensor.device.type == "cpu" else UntypedStorage(cpu(self.tensor))
+
+    def copy_(self, source: UntypedStorage) -> UntypedStorage:
+        """Copies all bytes of `source`, which must have as many."""
+        _native.storage_copy(self.tensor, source.tensor)
+        return self
+
+    def __repr__(self) -> str:
+        return f"UntypedStorage({self.nbytes()} bytes on {self.device})"
+
+
+def untyped_storage(self: Tensor) -> UntypedStorage:
+    """The memory under this tensor."""
+    return UntypedStorage(self)
+
+
+def size(self: Tensor) -> Size:
+    """Number of elements."""
+    return Size(self)
+
+
+# --- as other objects ---
+
+
+def numpy(self: Tensor) -> Any:
+    """A NumPy array over this tensor's memory; each sees what the other writes, and read-only stays read-only.
+
+    CPU tensors that require no gradient only; bfloat16 needs ml_dtypes.
+    """
+    return _native.tensor_numpy(self)
+
+
+def array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
+    """A NumPy array: shared where possible, copied where `copy` is True or `dtype` is another one."""
+    return _native.tensor_array(self, dtype, copy)
+
+
+def tolist(self: Tensor) -> Any:
+    """The elements as nested lists of Python numbers; one number for a 0-d tensor."""
+    return _native.tensor_tolist(self)
+
+
+def format_(self: Tensor, spec: str) -> str:
+    """A 0-d tensor formats as its value does; any other only without a format."""
+    return _native.tensor_format(self, spec)
+
+
+def array_namespace(self: Tensor, /, *, api_version: str | None = None) -> ModuleType:
+    """The module with the functions of the array API standard."""
+    if api_version is not None and api_version not in _READABLE_VERSIONS:
+        known = ", ".join(_READABLE_VERSIONS)
+        raise ValueError(f"array API version {api_version!r} is not supported; known are {known}")
+    return sys.modules["tensorplay"]
+
+
+# --- dtype and device ---
+
+
+def to_device(self: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
+    """This tensor on `device`: itself when it is there already, else a copy."""
+    if stream is not None:
+        raise ArgumentError(
+            "to_device takes no stream: the copy is ordered with the work before it", code="TP1006"
+        )
+    return _native.tensor_to_device(self, device)
+
+
+def to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False) -> Tensor:
+    """This tensor with another dtype, on another device, or like another tensor; itself when nothing changes.
+
+    `x.to(float16)`, `x.to("cuda:0")`, `x.to("cpu", float32)`, `x.to(other)`.
+    """
+    for arg in args:
+        if isinstance(arg, Tensor):
+            dtype, device = arg.dtype, arg.device
+        elif isinstance(arg, _native.dtype):
+            dtype = arg
+        elif isinstance(arg, str | _native.device):
+            device = arg
+        else:
+            raise ArgumentError(
+                f"to() takes a dtype, a device or a tensor, got {type(arg).__name__}", code="TP1002", op="to"
+            )
+    out = self
+    if dtype is not None and dtype is not out.dtype:
+        out = functions.astype(out, dtype)
+    if device is not None:
+        out = _native.tensor_to_device(out, device)
+    return out.clone() if copy and out is self else out
+
+
+def cpu(self: Tensor) -> Tensor:
+    """This tensor in CPU memory: itself when it is there already."""
+    return _native.tensor_to_device(self, "cpu")
+
+
+def cuda(self: Tensor, index: int | None = None) -> Tensor:
+    """This tensor on a CUDA device, the first one by default."""
+    return _native.tensor_to_device(self, f"cuda:{index or 0}")
+
+
+def type_as(self: Tensor, other: Tensor) -> Tensor:
+    """This tensor with the dtype and device of another."""
+    return to(self, other)
+
+
+def is_floating_point(self: Tensor) -> bool:
+    """Whether the elements are floating-point numbers."""
+    return self.dtype.is_floating_point
+
+
+def is_cuda(self: Tensor) -> bool:
+    """Whether the data is on a CUDA device."""
+    return self.device.type == "cuda"
+
+
+def _cast(name: str, target: dtype) -> Callable[[Tensor], Tensor]:
+    def cast(self: Tensor) -> Tensor:
+        return self if self.dtype is target else functions.astype(self, target)
+
+    cast.__name__ = name
+    cast.__doc__ = f"This tensor as {target.name}: itself when it is already."
+    return cast
+
+
+def astype(self: Tensor, dtype: dtype, /, *, copy: bool = True) -> Tensor:
+    """The elements as another dtype; with `copy=False` the tensor itself where it has that dtype already."""
+    return functions.astype(self, dtype, copy=copy)
+
+
+# --- shapes ---
+
+
+def t(self: Tensor) -> Tensor:
+    """The transpose of a matrix, as a view."""
+    return self.T
+
+
+def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """The dimensions from `start_dim` to `end_dim` as one: a view when possible."""
+    shape = self.shape
+    if not shape:
+        return self.reshape((1,))
+    start, end = (_axis(d, len(shape)) for d in (start_dim, end_dim))
+    if start > end:
+        raise ShapeError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}", code="TP1103")
+    return self.reshape(
+        (*shape[:start], -1 if self.size else _product(shape[start : end + 1]), *shape[end + 1 :])
+    )
+
+
+def _axis(dim: int, ndim: int) -> int:
+    if not -ndim <= dim < ndim:
+        raise IndexOutOfRangeError(f"axis {dim} is out of range for {ndim} dimensions", code="TP1104")
+    return dim % ndim
+
+
+def _product(sizes: Sequence[int]) -> int:
+    total = 1
+    for one in sizes:
+        total *= one
+    return total
+
+
+def unbind(self: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """The slices along one dimension, as views."""
+    front = (slice(None),) * _axis(dim, self.ndim)
+    return tuple(self[(*front, i)] for i in range(self.shape[dim]))
+
+
+def split(self: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Consecutive pieces along one dimension, as views: all of one size but the last, or of the sizes given."""
+    total = self.shape[_axis(dim, self.ndim)]
+    if isinstance(split_size, int):
+        if split_size <= 0:
+            raise ShapeError(f"split: the size of a piece must be positive, got {split_size}", code="TP1103")
+        full, rest = divmod(total, split_size)
+        sizes = [split_size] * full + ([rest] if rest or not total else [])
+    else:
+        sizes = list(split_size)
+        if sum(sizes) != total:
+            raise ShapeError(f"split: the sizes {sizes} do not add up to {total}", code="TP1103")
+    front = (slice(None),) * _axis(dim, self.ndim)
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return tuple(self[(*front, slice(at, at + n))] for at, n in zip(starts, sizes, strict=True))
+
+
+def chunk(self: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """At most `chunks` pieces of equal size along one dimension, the last one smaller."""
+    total = self.shape[_axis(dim, self.ndim)]
+    return split(self, max(1, -(-total // chunks)), dim)
+
+
+def view_as(self: Tensor, other: Tensor) -> Tensor:
+    """This tensor with the shape of another, as a view."""
+    return self.view(other.shape)
+
+
+def reshape_as(self: Tensor, other: Tensor) -> Tensor:
+    """This tensor with the shape of another: a view when possible."""
+    return self.reshape(other.shape)
+
+
+def expand_as(self: Tensor, other: Tensor) -> Tensor:
+    """This tensor broadcast to the shape of another, as a view."""
+    return self.expand(other.shape)
+
+
+def where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
+    """This tensor where `condition` holds, `other` elsewhere."""
+    return functions.where(condition, self, other)
+
+
+def new_full(self: Tensor, shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor filled with one value, with this one's dtype and device unless others are given."""
+    sizes = (shape,) if isinstance(shape, int) else shape
+    return functions.full(sizes, fill_value, dtype=dtype or self.dtype, device=device or self.device)
+
+
+def new_ones(self: Tensor, *shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor of ones, with this one's dtype and device unless others are given."""
+    sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    return new_full(self, sizes, 1, dtype=dtype, device=device)
+
+
+def new_tensor(self: Tensor, data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A copy of `data` as a tensor, with this one's dtype and device unless others are given."""
+    return _native.tensor(data, dtype=dtype or self.dtype, device=device or self.device)
+
+
+# --- differentiation ---
+
+
+def register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> HookHandle:
+    """Calls `hook(gradient)` when the gradient of this tensor is known; what it returns, if anything, replaces it."""
+    return _native.register_hook(self, hook)
+
+
+def retain_grad(self: Tensor) -> None:
+    """Keeps `.grad` of this tensor although it is no leaf."""
+    _native.retain_grad(self)
+
+
+def retains_grad(self: Tensor) -> bool:
+    """Whether `.grad` is kept although the tensor is no leaf."""
+    return _native.retains_grad(self)
+
+
+# --- copies ---
+
+
+def _leaf_like(self: Tensor, made: Tensor) -> Tensor:
+    if self.requires_grad and self.is_leaf:
+        made.requires_grad = True
+    return made
+
+
+def copy(self: Tensor) -> Tensor:
+    """Another tensor over the same memory."""
+    return _leaf_like(self, self.detach())
+
+
+def deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
+    """A copy with memory of its own, and its gradient copied along."""
+    if id(self) in memo:
+        found: Tensor = memo[id(self)]
+        return found
+    if self.requires_grad and not self.is_leaf:
+        raise AutogradError(
+            "a computed tensor cannot be deep-copied: its history would be lost",
+            code="TP3004",
+            notes=("copy x.detach() instead",),
+        )
+    made = _leaf_like(self, self.detach().clone())
+    memo[id(self)] = made
+    if self.grad is not None:
+        made.grad = deepcopy(self.grad, memo)
+    return made
+
+
+def reduce_ex(self: Tensor, protocol: int) -> tuple[Any, ...]:
+    """Pickles values, dtype, device and `requires_grad`; not the gradient, and not the graph.
+
+    From protocol 5 on the memory travels as a `PickleBuffer`, out of band where the pickler takes it.
+    """
+    values = cpu(self.detach()).contiguous()
+    memory = _native.tensor_bytes(values)
+    data = pickle.PickleBuffer(memory) if protocol >= 5 else bytes(memory)
+    leaf = self.requires_grad and self.is_leaf
+    return _rebuild, (data, self.dtype, self.shape, str(self.device), leaf)
+
+
+def _rebuild(data: Any, dtype: dtype, shape: tuple[int, ...], device: str, requires_grad: bool) -> Tensor:
+    # Bytes are shared by whoever interned them; any other buffer was made for this tensor.
+    made = _native.tensor_from_bytes(data, dtype, shape, copy=isinstance(data, bytes))
+    made = _native.tensor_to_device(made, device)
+    if requires_grad:
+        made.requires_grad = True
+    return made
+
+
+# --- notebooks ---
+
+
+def repr_html(self: Tensor) -> str:
+    """A table of facts with the values folded below it."""
+    facts = {"shape": str(self.shape), "dtype": self.dtype.name, "device": str(self.device)}
+    if self.requires_grad:
+        facts["requires_grad"] = "True"
+    if self.device.type == "cpu" and not self.is_fake and self.size:
+        facts |= _statistics(self.detach())
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in facts)
+    row = "".join(f"<td>{html.escape(value)}</td>" for value in facts.values())
+    values = html.escape(repr(self))
+    return (
+        f"<table><thead><tr>{head}</tr></thead><tbody><tr>{row}</tr></tbody></table>"
+        f"<details><summary>values</summary><pre>{values}</pre></details>"
+    )
+
+
+def _statistics(self: Tensor) -> dict[str, str]:
+    if self.dtype is _native.bool:
+        return {"true": str(self.sum().item())}
+    found = {"min": f"{self.min().item():.6g}", "max": f"{self.max().item():.6g}"}
+    if self.dtype.is_floating_point:
+        found["mean"] = f"{self.mean().item():.6g}"
+        found["nan"] = str(functions.isnan(self).sum().item())
+    return found
+
+
+def _op_method(name: str) -> Callable[..., Any]:
+    op = getattr(functions, name)
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return op(self, *args, **kwargs)
+
+    method.__name__ = name
+    method.__doc__ = op.__doc__
+    return method
+
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "__array__": array,
+    "__array_namespace__": array_namespace,
+    "__copy__": copy,
+    "__deepcopy__": deepcopy,
+    "__format__": format_,
+    "__reduce_ex__": reduce_ex,
+    "_repr_html_": repr_html,
+}
+
+_PLAIN = (
+    astype,
+    chunk,
+    cpu,
+    cuda,
+    expand_as,
+    flatten,
+    is_floating_point,
+    new_full,
+    new_ones,
+    new_tensor,
+    numpy,
+    register_hook,
+    reshape_as,
+    retain_grad,
+    split,
+    t,
+    to,
+    to_device,
+    tolist,
+    type_as,
+    unbind,
+    untyped_storage,
+    view_as,
+    where,
+)
+
+_PROPERTIES = (is_cuda, retains_grad, size)
+
+
+def install(cls: type[Tensor]) -> None:
+    """Puts every member of this module on the tensor type."""
+    members: dict[str, Any] = {name: _op_method(name) for name in _OPS}
+    members |= {name: _cast(name, target) for name, target in _CASTS.items()}
+    members |= {function.__name__: function for function in _PLAIN}
+    members |= _METHODS
+    for name, function in members.items():
+        function.__qualname__ = f"Tensor.{name}"
+        setattr(cls, name, function)
+    for getter in _PROPERTIES:
+        setattr(cls, getter.__name__, property(getter))
