@@ -52,11 +52,15 @@ def gated_backward(ctx, grad):
 gated.register_autograd(gated_backward, setup_context=save_inputs)
 
 
-@gated.register_kernel("cpu", name="numpy")
+def plain_float(x, slope=1.0):
+    return x.dtype in (tp.float32, tp.float64)
+
+
+@gated.register_kernel("cpu", name="numpy", when=plain_float, layout={"x": "contiguous"})
 def gated_numpy(x, slope=1.0):
-    """A second kernel, over the same memory with NumPy."""
-    a = x.numpy()
-    return tp.from_numpy(a / (1.0 + np.exp(-slope * a)))
+    """A second kernel, over the same memory with NumPy: float32 and float64, contiguous."""
+    a = x.detach().numpy()
+    return tp.from_numpy(np.asarray(a / (1.0 + np.exp(-slope * a)), dtype=a.dtype))
 
 
 # ---- the classifier -----------------------------------------------------------------------------------------------
@@ -130,8 +134,11 @@ def progress(title: str, done: int, total: int, loss: float) -> None:
     width = 30
     filled = width * done // total
     bar = "#" * filled + "." * (width - filled)
-    end = "\n" if done == total else ""
-    print(f"\r{title:<22} [{bar}] {done}/{total}  loss {loss:.4f}", end=end, flush=True)
+    line = f"{title:<22} [{bar}] {done}/{total}  loss {loss:.4f}"
+    if done == total:
+        print(f"\r{line}" if sys.stdout.isatty() else line, flush=True)
+    elif sys.stdout.isatty():
+        print(f"\r{line}", end="", flush=True)
 
 
 def train(title: str, model: Classifier, loss_fn: Callable[[Tensor, Tensor], Tensor], data: Digits, steps: int) -> Outcome:

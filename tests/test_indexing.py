@@ -119,7 +119,7 @@ def test_assigning_numbers_and_tensors(key, pair) -> None:
 
 @pytest.mark.parametrize("key", BASIC + BACKWARDS, ids=repr)
 def test_assigning_under_the_tape(key, pair) -> None:
-    a, x = pair
+    a, _ = pair
     leaf = tp.tensor(a, requires_grad=True)
     y = leaf * 1.0
     y[key] = 5.0
@@ -211,9 +211,9 @@ def test_bad_assignments(pair) -> None:
     _, x = pair
     with pytest.raises(ArgumentError, match="deleted"):
         del x[0]
-    with pytest.raises(ArgumentError, match="NoneType|None cannot be stored"):
+    with pytest.raises(ArgumentError, match=r"None cannot be stored"):
         x[0] = None
-    with pytest.raises(ValueError, match="expand|broadcast"):
+    with pytest.raises(ValueError, match=r"expand|broadcast"):
         x[0] = tp.zeros([5])
     frozen = tp.from_numpy(np.broadcast_to(np.float32(1), (2,)))
     with pytest.raises(InvalidValueError, match="read-only"):

@@ -1,15 +1,14 @@
-"""Tensors from and to other libraries: buffers, NumPy, DLPack, files."""
+"""Tensors from and to NumPy and other buffers: what is shared, what is copied, what is refused."""
 
 from __future__ import annotations
 
 import array
 import ctypes
 import gc
-import json
+import re
 import struct
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,9 +77,6 @@ def test_odd_strides() -> None:
     unaligned[:] = [1, 2, 3, 4]
     assert unaligned.ctypes.data % 4 != 0
     assert (tp.from_numpy(unaligned) + 1).tolist() == [2, 3, 4, 5]
-    wide = np.zeros((1, 5), dtype=np.float32)
-    strange = np.lib.stride_tricks.as_strided(wide, (1, 5), (77 * 4, 4))
-    assert tp.from_numpy(strange).stride() == (77, 1)
     fields = np.zeros(3, dtype=[("a", "f4"), ("b", "i1")])
     with pytest.raises(InvalidValueError, match="no multiple of 4"):
         tp.from_numpy(fields["a"])
@@ -96,9 +92,7 @@ def test_read_only_stays_read_only() -> None:
     assert memoryview(x).readonly
     with pytest.raises(InvalidValueError, match="read-only"):
         x += 1
-    with pytest.raises(BufferError, match="read-only"):
-        np.frombuffer(x, dtype=np.int64).flags.writeable = True
-        memoryview(x).cast("B")[0] = 1
+    with pytest.raises(TypeError, match=r"not writable|read-only"):
         ctypes.c_char.from_buffer(x)
     assert (x + 1).tolist() == [1, 2, 3]
     assert not tp.tensor(a).is_readonly
@@ -109,7 +103,7 @@ def test_read_only_stays_read_only() -> None:
 )
 def test_unknown_elements_are_refused_by_name(name: str) -> None:
     a = np.zeros(2, dtype=name)
-    with pytest.raises(DTypeError, match=a.dtype.name) as caught:
+    with pytest.raises(DTypeError, match=re.escape(a.dtype.name)) as caught:
         tp.from_numpy(a)
     assert caught.value.code == "TP1204"
 
@@ -295,258 +289,3 @@ def test_a_foreign_array_as_an_argument_shows_the_way() -> None:
     with pytest.raises(ArgumentError) as caught:
         tp.exp(np.ones(2))
     assert any("tensorplay.from_dlpack(x)" in note for note in caught.value.__notes__)
-
-
-# --- DLPack ---
-
-
-@pytest.mark.parametrize("name", NUMPY_DTYPES)
-@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
-def test_dlpack_both_ways(name: str, view) -> None:
-    a = sample(name)
-    x = view(tp.tensor(a))
-    lent = np.from_dlpack(x)
-    assert lent.dtype == a.dtype
-    assert lent.tolist() == view(a).tolist()
-    taken = tp.from_dlpack(np.asarray(view(a)))
-    assert taken.dtype is x.dtype
-    assert taken.tolist() == view(a).tolist()
-    assert tp.from_dlpack(x).tolist() == x.tolist()
-
-
-class DLDevice(ctypes.Structure):
-    _fields_ = [("kind", ctypes.c_int32), ("index", ctypes.c_int32)]
-
-
-class DLTensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", DLDevice),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-class Versioned(ctypes.Structure):
-    _fields_ = [
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("manager", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", DLTensor),
-    ]
-
-
-def look(x: tp.Tensor, **options: object) -> tuple[object, Versioned]:
-    capsule = x.__dlpack__(max_version=(1, 3), **options)
-    get = ctypes.pythonapi.PyCapsule_GetPointer
-    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return capsule, Versioned.from_address(get(capsule, b"dltensor_versioned"))
-
-
-def test_the_exported_structure() -> None:
-    x = tp.arange(154, dtype=tp.float32).reshape(2, 77)[1:]
-    capsule, m = look(x)
-    assert "dltensor_versioned" in repr(capsule)
-    assert (m.major, m.minor, m.flags) == (1, 3, 0)
-    t = m.tensor
-    assert (t.data, t.byte_offset) == (x.data_ptr(), 0)
-    assert (t.device.kind, t.device.index, t.ndim) == (1, 0, 2)
-    assert (t.code, t.bits, t.lanes) == (2, 32, 1)
-    assert (t.shape[:2], t.strides[:2]) == ([1, 77], [77, 1])
-    assert look(tp.zeros([0, 3]))[1].tensor.data is None
-    assert look(tp.zeros([0, 3]))[1].tensor.strides[:2] == [3, 1]
-    assert look(x.bfloat16())[1].tensor.code == 4
-    assert look(x > 0)[1].tensor.code == 6
-    copied_capsule, copied = look(x, copy=True)
-    assert copied.flags == 2
-    assert copied.tensor.data != x.data_ptr()
-    assert copied_capsule is not None
-
-
-def test_dlpack_options() -> None:
-    x = tp.tensor([1.0, 2.0])
-    assert x.__dlpack_device__() == (1, 0)
-    assert '"dltensor"' in repr(x.__dlpack__())
-    assert '"dltensor"' in repr(x.__dlpack__(max_version=(0, 8)))
-    assert "versioned" in repr(x.__dlpack__(max_version=(2, 0), dl_device=(1, 0), copy=False))
-    with pytest.raises(BufferError, match="stream"):
-        x.__dlpack__(stream=1)
-    with pytest.raises(BufferError, match=r"\(2, 0\)"):
-        x.__dlpack__(dl_device=(2, 0))
-    with pytest.raises(BufferError, match="copy is False"):
-        x.__dlpack__(dl_device=(2, 0), copy=False)
-    with pytest.raises(ArgumentError, match="no argument 'what'"):
-        x.__dlpack__(what=1)
-    with pytest.raises(BufferError, match="meta"):
-        x.to("meta").__dlpack__()
-
-
-def test_dlpack_keeps_read_only() -> None:
-    a = np.arange(3.0)
-    a.flags.writeable = False
-    x = tp.from_dlpack(a)
-    assert x.is_readonly
-    assert not np.from_dlpack(x).flags.writeable
-    with pytest.raises(BufferError, match="read-only"):
-        x.__dlpack__()
-    assert not tp.from_dlpack(a, copy=True).is_readonly
-
-
-def test_dlpack_bfloat16_and_copies() -> None:
-    x = tp.tensor([1.5]).bfloat16()
-    y = tp.from_dlpack(x)
-    assert y.dtype is tp.bfloat16
-    assert y.data_ptr() == x.data_ptr()
-    assert tp.from_dlpack(x, copy=True).data_ptr() != x.data_ptr()
-    assert tp.from_dlpack(x, device="cpu").data_ptr() == x.data_ptr()
-
-
-def test_capsules_are_taken_once() -> None:
-    x = tp.tensor([1.0, 2.0])
-    capsule = x.__dlpack__()
-    assert tp.from_dlpack(capsule).tolist() == [1.0, 2.0]
-    with pytest.raises(BufferError, match="only once"):
-        tp.from_dlpack(capsule)
-    with pytest.raises(TypeError, match="__dlpack__"):
-        tp.from_dlpack([1])
-
-
-def test_dlpack_refuses_elements_by_code() -> None:
-    with pytest.raises(BufferError, match="type code 5 with 64 bits"):
-        tp.from_dlpack(np.zeros(2, dtype=np.complex64))
-    with pytest.raises(BufferError, match="unsigned integer"):
-        tp.from_dlpack(np.zeros(2, dtype=np.uint16))
-
-
-def test_old_producers() -> None:
-    class Old:
-        def __init__(self, inner: np.ndarray) -> None:
-            self.inner = inner
-
-        def __dlpack__(self) -> object:
-            return self.inner.__dlpack__()
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return (1, 0)
-
-    a = np.arange(3.0)
-    assert tp.from_dlpack(Old(a)).data_ptr() == a.ctypes.data
-    assert tp.tensor(Old(a)).tolist() == [0.0, 1.0, 2.0]
-
-
-def test_memory_outlives_the_capsule_on_both_sides() -> None:
-    x = tp.arange(5)
-    b = np.from_dlpack(x[2:])
-    del x
-    gc.collect()
-    assert b.tolist() == [2, 3, 4]
-    a = np.arange(5)
-    y = tp.from_dlpack(a[2:])
-    del a
-    gc.collect()
-    assert y.tolist() == [2, 3, 4]
-
-
-def test_the_c_exchange_table() -> None:
-    ffi = pytest.importorskip("tvm_ffi")
-    capsule = tp.Tensor.__dlpack_c_exchange_api__
-    assert "dlpack_exchange_api" in repr(capsule)
-    echo = ffi.get_global_func("testing.echo")
-    x = tp.arange(6, dtype=tp.float32).reshape(2, 3).T
-    back = echo(x)
-    assert np.from_dlpack(back).tolist() == x.tolist()
-    with pytest.raises(BufferError, match="detach"):
-        echo(tp.tensor([1.0], requires_grad=True))
-
-
-# --- files ---
-
-
-def test_files_round_trip(tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    x = tp.arange(6).reshape(2, 3)
-    tensors = {name: (x * 0.5).to(getattr(tp, name)) for name in [*NUMPY_DTYPES, "bfloat16"]}
-    tensors |= {"transposed": x.T, "scalar": tp.tensor(3.5), "empty": tp.zeros([0, 2])}
-    tp.save(path, tensors, metadata={"made by": "a test"})
-    back = tp.load(path)
-    assert set(back) == set(tensors)
-    for name, value in tensors.items():
-        assert back[name].dtype is value.dtype
-        assert back[name].shape == value.shape
-        assert back[name].tolist() == value.tolist()
-        assert not back[name].is_readonly
-    assert tp.load_metadata(path) == {"made by": "a test"}
-
-
-def test_files_are_the_format_others_read(tmp_path: Path) -> None:
-    numpy_side = pytest.importorskip("safetensors.numpy")
-    path = tmp_path / "x.safetensors"
-    tp.save(path, {"a": tp.arange(6, dtype=tp.float32).reshape(2, 3).T})
-    assert numpy_side.load_file(path)["a"].tolist() == [[0, 3], [1, 4], [2, 5]]
-    numpy_side.save_file({"b": np.arange(3)}, path)
-    assert tp.load(path)["b"].tolist() == [0, 1, 2]
-
-
-def test_shared_memory_is_not_saved_twice(tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    x = tp.arange(6)
-    with pytest.raises(InvalidValueError, match="'a' and 'b' share memory"):
-        tp.save(path, {"a": x, "b": x[2:]})
-    a = np.arange(4)
-    with pytest.raises(InvalidValueError, match="share memory"):
-        tp.save(path, {"a": tp.from_numpy(a), "b": tp.from_numpy(a)})
-    assert not path.exists()
-    tp.save(path, {"a": x[:3], "b": x[3:], "c": x[:0]})
-    assert tp.load(path)["b"].tolist() == [3, 4, 5]
-
-
-def header(text: bytes, data: bytes = b"", length: int | None = None) -> bytes:
-    return struct.pack("<Q", len(text) if length is None else length) + text + data
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\x00\x01",
-        header(b"{}", length=1 << 60),
-        header(b"not json"),
-        header(b"{}", b"more"),
-        header(json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}).encode(), b"1234"),
-        header(json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode(), b"12"),
-        header(
-            json.dumps({"a": {"dtype": "F32", "shape": [2**62], "data_offsets": [0, 4]}}).encode(), b"1234"
-        ),
-        header(
-            json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}).encode(), b"12345678"
-        ),
-    ],
-    ids=["empty", "short", "length", "json", "surplus", "size", "cut", "overflow", "gap"],
-)
-def test_broken_files_are_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "broken.safetensors"
-    path.write_bytes(content)
-    with pytest.raises(InvalidValueError, match="is no safetensors file") as caught:
-        tp.load(path)
-    assert caught.value.code == "TP1132"
-
-
-def test_other_file_errors(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        tp.load(tmp_path / "absent")
-    with pytest.raises(OSError, match="absent"):
-        tp.save(tmp_path / "absent" / "x", {"a": tp.tensor(1)})
-    with pytest.raises(TypeError, match="'a' must be a tensorplay.Tensor"):
-        tp.save(tmp_path / "x", {"a": 1})
-    path = tmp_path / "f8"
-    info = {"a": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}
-    path.write_bytes(header(json.dumps(info).encode(), b"1"))
-    with pytest.raises(DTypeError, match="'a' has elements of type F8_E4M3"):
-        tp.load(path)

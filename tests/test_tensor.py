@@ -71,7 +71,7 @@ def test_data_that_is_no_number() -> None:
 
 
 def test_the_type_cannot_be_called_or_subclassed() -> None:
-    with pytest.raises(TypeError, match="tensorplay.tensor"):
+    with pytest.raises(TypeError, match=r"tensorplay\.tensor"):
         tp.Tensor([1.0])
     with pytest.raises(TypeError):
         type("Sub", (tp.Tensor,), {})
@@ -152,7 +152,7 @@ def test_in_place_operators_return_the_same_object() -> None:
     n &= 6
     n >>= 1
     assert n is m
-    assert n.tolist() == [0, 3]
+    assert n.tolist() == [1, 3]
     assert x._version == 5
 
 
@@ -175,7 +175,7 @@ def test_operators_leave_what_they_do_not_know_to_the_other_side() -> None:
     with pytest.raises(TypeError, match="unsupported operand"):
         x + "a"
     with pytest.raises(TypeError):
-        x < None
+        operator.lt(x, None)
     array = np.ones(1, dtype=np.float32)
     with pytest.raises(TypeError):
         x + array
@@ -211,6 +211,9 @@ def test_scalars_out() -> None:
     assert any(".any()" in note for note in caught.value.__notes__)
     with pytest.raises(DTypeError, match="float32"):
         operator.index(tp.tensor(1.0))
+    with pytest.raises(TypeError, match="0-d"):
+        operator.index(tp.tensor([3]))
+    assert bytes(tp.tensor([3], dtype=tp.uint8)) == b"\x03"
     with pytest.raises(ValueError, match="NaN"):
         int(tp.tensor(float("nan")))
 

@@ -3,6 +3,9 @@
 Only re-exports. Importing it imports no other package; NumPy is imported on first use, Triton and TVM when asked for.
 """
 
+from typing import TYPE_CHECKING, Any
+
+from tensorplay import _install as _install  # completes the types of the extension
 from tensorplay import (
     autograd,
     backends,
@@ -217,6 +220,20 @@ from tensorplay.functions import (
 )
 from tensorplay.tracing import trace
 
+if TYPE_CHECKING:
+    from tensorplay import testing
+    from tensorplay.verify import verify
+
+
+def __getattr__(name: str) -> Any:
+    # The verifier and the test helpers load much that a program does not need.
+    if name in ("testing", "verify"):
+        import importlib
+
+        return importlib.import_module(f"tensorplay.{name}")
+    raise AttributeError(f"module 'tensorplay' has no attribute {name!r}")
+
+
 __all__ = [
     "Tensor",
     "__version__",
@@ -413,6 +430,7 @@ __all__ = [
     "tan",
     "tanh",
     "tensor",
+    "testing",
     "trace",
     "tracing",
     "transpose",
@@ -424,6 +442,7 @@ __all__ = [
     "uniform",
     "unsqueeze",
     "var",
+    "verify",
     "view",
     "where",
     "zeros",

@@ -10,7 +10,7 @@ import functools
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from tensorplay import _native, _op
 from tensorplay._infer import infer_schema, mutated_names
@@ -19,6 +19,7 @@ from tensorplay._places import caller, place_of, stack_level
 from tensorplay._record import (
     Record,
     check_accepts,
+    forget_record,
     keep_record,
     labels,
     layouts,
@@ -38,6 +39,36 @@ _EFFECTS = ("random", "ordered")
 _waiting: dict[str, list[Callable[[], None]]] = {}
 
 
+@overload
+def custom_op(
+    name: str,
+    fn: Callable[..., Any],
+    /,
+    *,
+    mutates_args: Iterable[str] | str,
+    device_types: str | Sequence[str] | None = ...,
+    schema: str | None = ...,
+    effects: str | Iterable[str] | None = ...,
+    deterministic: bool = ...,
+    layout: Mapping[str, str] | None = ...,
+    tags: str | Iterable[str] = ...,
+    override: bool = ...,
+) -> CustomOpDef: ...
+@overload
+def custom_op(
+    name: str,
+    fn: None = None,
+    /,
+    *,
+    mutates_args: Iterable[str] | str,
+    device_types: str | Sequence[str] | None = ...,
+    schema: str | None = ...,
+    effects: str | Iterable[str] | None = ...,
+    deterministic: bool = ...,
+    layout: Mapping[str, str] | None = ...,
+    tags: str | Iterable[str] = ...,
+    override: bool = ...,
+) -> Callable[[Callable[..., Any]], CustomOpDef]: ...
 def custom_op(
     name: str,
     fn: Callable[..., Any] | None = None,
@@ -251,8 +282,13 @@ def define(
         parsed, record, _effects(effects, deterministic), labels(tags, None, "tag"), override
     )
     if lib is not None:
-        lib.adopt(registration.undo)
+        lib.adopt(functools.partial(_undefine, op, record, registration))
     return op
+
+
+def _undefine(op: CustomOpDef, record: Record, registration: _native.Registration) -> None:
+    registration.undo()
+    forget_record(op, record)
 
 
 def when_defined(name: str, register: Callable[[], None]) -> None:

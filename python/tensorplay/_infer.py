@@ -7,10 +7,8 @@ may say. Not here: parsing schema text (the extension) and registering it (`_def
 from __future__ import annotations
 
 import collections.abc
-import difflib
 import inspect
 import math
-import numbers
 import types
 import typing
 from collections import ChainMap
@@ -98,7 +96,9 @@ def mutated_names(mutates_args: Iterable[str] | str, kinds: Mapping[str, str]) -
                 f"mutates_args holds argument names, got {type(name).__name__} {name!r}", code="TP1022"
             )
         if name not in kinds:
-            near = difflib.get_close_matches(name, kinds, 1)
+            import difflib
+
+            near = difflib.get_close_matches(name, kinds, 1, 0.5)
             hint = (
                 f"; did you mean {near[0]!r}?"
                 if near
@@ -200,7 +200,7 @@ def _type_text(annotation: Any, resolve: _Resolver, what: str) -> str | None:
             one = _type_text(rest[0], resolve, what)
         optional = len(rest) < len(members)
         return one if one is None or not optional or one.endswith("?") else f"{one}?"
-    if annotation is numbers.Number:
+    if getattr(annotation, "__module__", None) == "numbers" and annotation.__qualname__ == "Number":
         return "Scalar"
     if typing.get_origin(annotation) in (list, collections.abc.Sequence):
         element = _type_text(typing.get_args(annotation)[0], resolve, what)

@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
@@ -21,14 +20,13 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, 
 _CELL = re.compile(r"<ipython-input-(\d+)-|[/\\]ipykernel_\d+[/\\]\d+\.py$")
 
 
-@dataclass(frozen=True, slots=True)
 class Place:
     """`modified` is the file's time stamp when the place was recorded: it tells an edited file from a second definition."""
 
-    file: str
-    line: int
-    qualname: str
-    modified: int | None = None
+    __slots__ = ("file", "line", "modified", "qualname")
+
+    def __init__(self, file: str, line: int, qualname: str, modified: int | None = None) -> None:
+        self.file, self.line, self.qualname, self.modified = file, line, qualname, modified
 
     def __str__(self) -> str:
         return f"{self.shown}:{self.line}"

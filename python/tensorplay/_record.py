@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from tensorplay import _native
@@ -21,21 +20,38 @@ __all__ = ["Record", "check_accepts", "full_name", "labels", "layouts", "record_
 Function = Callable[..., Any]
 
 
-@dataclass(slots=True)
 class Record:
-    """One overload as its author wrote it."""
+    """One overload as its author wrote it, and the functions registered for it since."""
 
-    place: Place
-    kind: str = "op"
-    body: Function | None = None
-    devices: tuple[str, ...] = ()
-    layout: Mapping[str, str] = field(default_factory=dict)
-    fake: Function | None = None
-    fake_place: Place | None = None
-    backward: Function | None = None
-    setup_context: Function | None = None
-    autograd_place: Place | None = None
-    vmap: Function | None = None
+    __slots__ = (
+        "autograd_place",
+        "backward",
+        "body",
+        "devices",
+        "fake",
+        "fake_place",
+        "kind",
+        "layout",
+        "place",
+        "setup_context",
+        "vmap",
+    )
+
+    def __init__(
+        self,
+        place: Place,
+        kind: str = "op",
+        body: Function | None = None,
+        devices: tuple[str, ...] = (),
+        layout: Mapping[str, str] | None = None,
+    ) -> None:
+        self.place, self.kind, self.body, self.devices, self.layout = place, kind, body, devices, layout or {}
+        self.fake: Function | None = None
+        self.fake_place: Place | None = None
+        self.backward: Function | None = None
+        self.setup_context: Function | None = None
+        self.autograd_place: Place | None = None
+        self.vmap: Function | None = None
 
 
 def full_name(op: str | CustomOpDef) -> str:
@@ -67,6 +83,13 @@ def keep_record(op: CustomOpDef, name: str, record: Record) -> None:
     if not hasattr(op, "_records"):
         op._records = {}
     op._records[name] = record
+
+
+def forget_record(op: CustomOpDef, record: Record) -> None:
+    """Drops a record and what it holds, unless another one has taken its place."""
+    for name, kept in list(getattr(op, "_records", {}).items()):
+        if kept is record:
+            del op._records[name]
 
 
 def writable_record(name: str) -> Record:

@@ -396,7 +396,7 @@ def reduce_ex(self: Tensor, protocol: int) -> tuple[Any, ...]:
     """
     values = cpu(self.detach()).contiguous()
     memory = _native.tensor_bytes(values)
-    data = pickle.PickleBuffer(memory) if protocol >= 5 else bytes(memory)
+    data = pickle.PickleBuffer(memory) if protocol >= 5 else memoryview(memory).tobytes()
     leaf = self.requires_grad and self.is_leaf
     return _rebuild, (data, self.dtype, self.shape, str(self.device), leaf)
 

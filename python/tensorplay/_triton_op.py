@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, overload
 
 from tensorplay import _native
 from tensorplay._definitions import check_name, define_record, op_schema
 from tensorplay._jit import is_kernel, kernel_name
+from tensorplay._native import CustomOpDef
 from tensorplay._op import register_fake, register_kernel
 from tensorplay._places import place_of
 from tensorplay._record import Record, labels, layouts
@@ -22,6 +23,32 @@ from tensorplay.errors import ArgumentError, CapabilityError, CaptureError
 __all__ = ["WrappedKernel", "triton_op", "wrap_triton"]
 
 
+@overload
+def triton_op(
+    name: str,
+    fn: Callable[..., Any],
+    /,
+    *,
+    mutates_args: Iterable[str] | str,
+    schema: str | None = ...,
+    effects: str | Iterable[str] | None = ...,
+    layout: Mapping[str, str] | None = ...,
+    tags: str | Iterable[str] = ...,
+    override: bool = ...,
+) -> CustomOpDef: ...
+@overload
+def triton_op(
+    name: str,
+    fn: None = None,
+    /,
+    *,
+    mutates_args: Iterable[str] | str,
+    schema: str | None = ...,
+    effects: str | Iterable[str] | None = ...,
+    layout: Mapping[str, str] | None = ...,
+    tags: str | Iterable[str] = ...,
+    override: bool = ...,
+) -> Callable[[Callable[..., Any]], CustomOpDef]: ...
 def triton_op(
     name: str,
     fn: Callable[..., Any] | None = None,

@@ -7,13 +7,12 @@ and `Function` (`_function`), which are re-exported.
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from tensorplay import _native
-from tensorplay._function import Function, FunctionContext
-from tensorplay._gradcheck import GradcheckError, gradcheck, gradgradcheck
 from tensorplay._native import Tensor, is_grad_enabled
 from tensorplay.errors import ArgumentError
 
@@ -32,24 +31,49 @@ __all__ = [
     "set_grad_enabled",
 ]
 
+if TYPE_CHECKING:
+    from tensorplay._function import Function, FunctionContext
+    from tensorplay._gradcheck import GradcheckError, gradcheck, gradgradcheck
+
+# Imported on first use: most programs need neither.
+_LAZY = {
+    "Function": "tensorplay._function",
+    "FunctionContext": "tensorplay._function",
+    "GradcheckError": "tensorplay._gradcheck",
+    "gradcheck": "tensorplay._gradcheck",
+    "gradgradcheck": "tensorplay._gradcheck",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 _set = _native.set_grad_enabled
 
 
 class _GradMode:
-    """A grad mode as a context manager and as a decorator. It belongs to the thread."""
+    """A grad mode as a context manager and as a decorator. It belongs to the thread; one object may be entered again."""
 
-    __slots__ = ("_before", "_mode")
+    __slots__ = ("_mode", "_outer")
 
     def __init__(self, mode: bool) -> None:
         self._mode = mode
-        self._before: list[bool] = []
+        # The modes before each entry, innermost first.
+        self._outer: tuple[bool, Any] | None = None
 
     def __enter__(self) -> None:
-        self._before.append(_set(self._mode))
+        self._outer = (_set(self._mode), self._outer)
 
     def __exit__(self, *_: object) -> None:
-        _set(self._before.pop())
+        assert self._outer is not None
+        before, self._outer = self._outer
+        _set(before)
 
     def __call__(self, fn: F) -> F:
         return _under(self._mode, fn)
@@ -103,45 +127,39 @@ def _generator_under(
     return steps
 
 
-class no_grad(_GradMode):
+@overload
+def no_grad(fn: F, /) -> F: ...
+@overload
+def no_grad(fn: None = None, /) -> _GradMode: ...
+def no_grad(fn: Any = None, /) -> Any:
     """Operations are not recorded: `with no_grad(): ...`, `@no_grad()` or `@no_grad`."""
-
-    __slots__ = ()
-
-    def __new__(cls, fn: Any = None) -> Any:
-        return super().__new__(cls) if fn is None else _under(False, fn)
-
-    def __init__(self, fn: None = None) -> None:
-        super().__init__(False)
+    return _GradMode(False) if fn is None else _under(False, fn)
 
 
-class enable_grad(_GradMode):
+@overload
+def enable_grad(fn: F, /) -> F: ...
+@overload
+def enable_grad(fn: None = None, /) -> _GradMode: ...
+def enable_grad(fn: Any = None, /) -> Any:
     """Operations are recorded again inside of `no_grad`."""
-
-    __slots__ = ()
-
-    def __new__(cls, fn: Any = None) -> Any:
-        return super().__new__(cls) if fn is None else _under(True, fn)
-
-    def __init__(self, fn: None = None) -> None:
-        super().__init__(True)
+    return _GradMode(True) if fn is None else _under(True, fn)
 
 
 class set_grad_enabled(_GradMode):
     """Sets the grad mode at once; as a context manager or decorator the mode before comes back."""
 
-    __slots__ = ("_outer",)
+    __slots__ = ("_before",)
 
     def __init__(self, mode: bool) -> None:
         super().__init__(bool(mode))
-        self._outer = _set(bool(mode))
+        self._before = _set(bool(mode))
 
     def __enter__(self) -> None:
         _set(self._mode)
-        self._before.append(self._outer)
+        self._outer = (self._before, self._outer)
 
     def __call__(self, fn: F) -> F:
-        _set(self._outer)
+        _set(self._before)
         return _under(self._mode, fn)
 
 

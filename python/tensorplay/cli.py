@@ -199,13 +199,8 @@ def command_graph(arguments: argparse.Namespace) -> int:
     except GraphError as error:
         print(error)
         return 1
-    printed: dict[str, Callable[[], str]] = {
-        "table": found.table,
-        "text": found.text,
-        "dot": found.to_dot,
-        "svg": found.svg,
-    }
-    print(printed[arguments.format]())
+    methods = {"table": "table", "text": "text", "dot": "to_dot", "svg": "svg"}
+    print(getattr(found, methods[arguments.format])())
     violations = list(found.verify())
     for violation in violations:
         print(f"violation: {violation}", file=sys.stderr)
@@ -220,6 +215,9 @@ def _module(name: str) -> Any:
     try:
         if name.endswith(".py"):
             path = Path(name).resolve()
+            known = sys.modules.get(path.stem)
+            if known is not None and getattr(known, "__file__", None) == str(path):
+                return known  # importing a file twice would define its ops twice
             spec = importlib.util.spec_from_file_location(path.stem, path)
             if spec is None or spec.loader is None or not path.exists():
                 raise UsageError(f"no file {name!r}")

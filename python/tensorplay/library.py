@@ -24,11 +24,10 @@ from tensorplay._op import (
     register_vmap,
 )
 from tensorplay._op import register_fake as impl_abstract
-from tensorplay._op_type import get_op, has_op, install
+from tensorplay._op_type import get_op, has_op
 from tensorplay._triton_op import triton_op, wrap_triton
 
 list_ops = _native.list_ops
-install()
 
 
 def opcheck(

@@ -7,7 +7,6 @@ which costs nothing while no block is open.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import Any, overload
 
 from tensorplay import _native
@@ -61,6 +60,8 @@ class Events(Sequence[CallEvent]):
         return render_table([_row(e) for e in self], _HEADER) if len(self) else "no calls"
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         head = "".join(f"<th>{escape(cell)}</th>" for cell in _HEADER)
         rows = ("".join(f"<td>{escape(cell)}</td>" for cell in _row(e)) for e in self)
         return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"

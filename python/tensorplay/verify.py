@@ -122,7 +122,7 @@ def _verify_one(
         values.fail("inputs", f"none can be made from the schema: {error}", subject.location)
         return values.checks(), graph.checks(), executor.checks()
     fresh = check_fresh(subject, cases)
-    accepted = [item for case in cases if (item := check_case(subject, case, values)) is not None]
+    accepted = [item for case in cases if (item := check_case(subject, case, options, values)) is not None]
     if _tell_inputs(accepted, cases, values, subject):
         fresh(accepted, values)
         check_protected(subject, accepted, values)

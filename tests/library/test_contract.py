@@ -67,7 +67,7 @@ def test_one_tensor_returned_twice(ns: str) -> None:
     [
         (lambda x: (x * 1, x * 2, x * 3), "returned 3 values, the schema declares 2"),
         (lambda x: (x * 1,), "returned 1 value.*, the schema declares 2"),
-        (lambda x: (x * 1, None), "output 1 must be Tensor, the kernel returned NoneType"),
+        (lambda x: (x * 1, None), "output 1 must be Tensor, the kernel returned None"),
         (lambda x: None, "returned no tuple"),
         (lambda x: (x * 1, 2.0), "output 1 must be Tensor, the kernel returned float"),
     ],
@@ -97,7 +97,7 @@ def test_results_that_do_not_fit_other_schemas(ns: str) -> None:
     x = tp.ones([2])
     with pytest.raises(ContractError, match="returned 2 values, the schema declares 3"):
         op(f"{ns}::triple", triple)(x)
-    with pytest.raises(ContractError, match="output 0 must be Tensor, the kernel returned NoneType"):
+    with pytest.raises(ContractError, match="output 0 must be Tensor, the kernel returned None"):
         op(f"{ns}::one", one)(x)
     with pytest.raises(ContractError, match="the schema declares nothing"):
         op(f"{ns}::nothing", nothing)(x)
@@ -130,7 +130,7 @@ def test_none_and_generators_are_no_tensors_and_lists(ns: str) -> None:
         return x * float(sum(sizes))
 
     call = op(f"{ns}::f", f)
-    with pytest.raises(TypeError, match="argument 'x' must be Tensor, got NoneType"):
+    with pytest.raises(TypeError, match="argument 'x' must be Tensor, got None"):
         call(None, [1])
     with pytest.raises(TypeError, match=r"argument 'sizes' must be .*, got generator"):
         call(tp.ones([1]), (n for n in (1, 2)))

@@ -168,7 +168,7 @@ def test_the_op_object(ns: str) -> None:
     line = inspect.unwrap(f).__code__.co_firstlineno
     text = repr(f)
     assert text.splitlines()[0] == f"<custom_op {ns}::f>"
-    assert f"{ns}::f(Tensor x, Tensor(a1!) out, float k=2.0) -> ()" in text
+    assert f"{ns}::f(Tensor x, Tensor(a1!) out, float k=2.) -> ()" in text
     assert f"default: default (python, {THIS}:{line})" in text
     assert "fake     not needed (returns nothing)" in text
     assert str(f) == f"<custom_op {ns}::f>"

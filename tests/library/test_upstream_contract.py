@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 import tensorplay as tp
@@ -144,6 +146,22 @@ def test_l11_lifetime(ns: str) -> None:
     again.impl("f", lambda x: x * 3)
     assert kept(tp.ones([1])).item() == 3.0
     again._destroy()
+
+
+def test_l11_a_library_ends_with_its_object(ns: str) -> None:
+    """What was defined through it goes; kernels that it stood in front of come back."""
+    f = library.custom_op(f"{ns}::f", lambda x: x * 1, mutates_args=())
+    lib = library.Library(ns, "FRAGMENT")
+    lib.define("g(Tensor x) -> Tensor")
+    lib.impl("f", lambda x: x * 2)
+    lib.impl("f", lambda x: tp.empty_like(x), "Meta")
+    assert f(tp.ones([1])).item() == 2.0
+    assert "fake     python" in repr(f)
+    del lib
+    gc.collect()
+    assert f(tp.ones([1])).item() == 1.0
+    assert "fake     missing" in repr(f)
+    assert not library.has_op(f"{ns}::g")
 
 
 def test_l11_an_implementation_may_come_first(ns: str) -> None:

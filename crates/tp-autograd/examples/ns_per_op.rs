@@ -1,5 +1,5 @@
 //! Nanoseconds per recorded operation, forward and backward, on tensors of eight floats.
-//! `cargo run --release -p tp-autograd --example ns_per_op`
+//! `cargo run --release -p tp-autograd --example ns_per_op [-- part of a case's name]`
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -16,6 +16,9 @@ fn run(op: OpHandle, args: &[Arg<'_>]) -> Tensor {
 
 /// Median of several rounds, in nanoseconds per unit.
 fn time(what: &str, units: usize, mut f: impl FnMut()) {
+    if std::env::args().nth(1).is_some_and(|part| !what.contains(&part)) {
+        return;
+    }
     let mut rounds: Vec<f64> = (0..41)
         .map(|_| {
             let start = Instant::now();

@@ -407,6 +407,30 @@ fn large_arrays_are_split_over_threads_with_the_same_result() {
 }
 
 #[test]
+fn constants_and_identities_fill_and_copy() {
+    let constant = ScalarExpr::parse("2.5", &[]).unwrap().program(&[]).unwrap();
+    let kernel = TileKernel::compile(&constant).unwrap();
+    for n in [1, 64, 5000] {
+        let mut out = vec![0_f32; n];
+        unsafe { kernel.run_flat(n, &[], 0, &[out.as_mut_ptr() as *mut u8]).unwrap() };
+        assert_eq!(out, vec![2.5; n]);
+    }
+    let mut b = ProgramBuilder::new();
+    let (_, y) = (b.input(DType::F32), b.input(DType::I16));
+    let one = b.constant(DType::Bool, 1);
+    let kernel = TileKernel::compile(&b.finish(&[y, one, y]).unwrap()).unwrap();
+    for n in [3, 3000] {
+        let y: Vec<i16> = (0..n as i16).collect();
+        let (mut first, mut flags, mut second) = (vec![0_i16; n], vec![0_u8; n], vec![0_i16; n]);
+        let outputs = [first.as_mut_ptr() as *mut u8, flags.as_mut_ptr(), second.as_mut_ptr() as *mut u8];
+        let unused = [0_f32; 1];
+        let inputs = [unused.as_ptr() as *const u8, y.as_ptr() as *const u8];
+        unsafe { kernel.run_flat(n, &inputs, 1, &outputs).unwrap() };
+        assert_eq!((&first, &second, flags), (&y, &y, vec![1; n]));
+    }
+}
+
+#[test]
 fn wrong_calls_are_errors() {
     let expr = ScalarExpr::parse("x + 1", &["x"]).unwrap();
     let kernel =

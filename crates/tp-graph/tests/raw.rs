@@ -21,24 +21,30 @@ struct Cell {
     value: u64,
 }
 
-static CALLS: AtomicUsize = AtomicUsize::new(0);
-static ELEMENTS: AtomicUsize = AtomicUsize::new(0);
+/// What a flat kernel has done; its address is the kernel's handle.
+#[derive(Default)]
+struct Counts {
+    calls: AtomicUsize,
+    elements: AtomicUsize,
+}
 
 /// `out[i] = 2 * in[i] + 1` over lo..hi.
 unsafe extern "C" fn flat(handle: *mut c_void, args: *const Cell, n: i32, _ret: *mut Cell) -> i32 {
     // SAFETY: the caller passes `n` cells.
     let args = unsafe { std::slice::from_raw_parts(args, n as usize) };
     let types: Vec<i32> = args.iter().map(|c| c.type_index).collect();
-    if types != [4, 4, 1, 1] || handle as usize != 42 {
+    if types != [4, 4, 1, 1] || handle.is_null() {
         return 7;
     }
-    CALLS.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: the handle is a leaked `Counts`.
+    let counts = unsafe { &*handle.cast::<Counts>() };
+    counts.calls.fetch_add(1, Ordering::SeqCst);
     let (x, y) = (args[0].value as *const f32, args[1].value as *mut f32);
     for i in args[2].value as usize..args[3].value as usize {
         // SAFETY: in range.
         unsafe { *y.add(i) = *x.add(i) * 2.0 + 1.0 };
-        ELEMENTS.fetch_add(1, Ordering::SeqCst);
     }
+    counts.elements.fetch_add((args[3].value - args[2].value) as usize, Ordering::SeqCst);
     0
 }
 
@@ -63,16 +69,23 @@ unsafe extern "C" fn strided(_: *mut c_void, args: *const Cell, n: i32, _ret: *m
 
 struct Compiler {
     pending: Option<Arc<Pending>>,
+    counts: &'static Counts,
 }
 
-fn kernel(layout: KernelLayout) -> Arc<RawKernel> {
+fn kernel(layout: KernelLayout, counts: &'static Counts) -> Arc<RawKernel> {
     let address = match layout {
         KernelLayout::Flat { .. } => flat as *const () as usize,
         KernelLayout::Strided { .. } => strided as *const () as usize,
     };
-    let marker = CodegenMarker { executor: "tvm".into(), kernel: "k".into(), proof: Some("abc".into()), device: Device::CPU };
+    let marker = CodegenMarker {
+        executor: "tvm".into(),
+        kernel: "k".into(),
+        proof: Some("abc".into()),
+        device: Device::CPU,
+    };
+    let handle = std::ptr::from_ref(counts) as usize;
     // SAFETY: the functions above follow the convention for the one program of these tests.
-    Arc::new(unsafe { RawKernel::new(address, 42, layout, Arc::new(marker), Arc::new(())) })
+    Arc::new(unsafe { RawKernel::new(address, handle, layout, Arc::new(marker), Arc::new(())) })
 }
 
 impl Backend for Compiler {
@@ -87,13 +100,18 @@ impl Backend for Compiler {
         Ok(())
     }
     fn lower(&self, region: &Region) -> std::result::Result<Lowered, FallbackReason> {
-        Ok(self.pending.clone().map_or_else(|| Lowered::Raw(kernel(region.layout)), Lowered::Pending))
+        Ok(self
+            .pending
+            .clone()
+            .map_or_else(|| Lowered::Raw(kernel(region.layout, self.counts)), Lowered::Pending))
     }
 }
 
-fn compiled(pending: Option<Arc<Pending>>) -> CompiledFunction {
+fn compiled(pending: Option<Arc<Pending>>) -> (CompiledFunction, &'static Counts) {
     install();
-    CompiledFunction::new(CompileOptions { backends: vec![Arc::new(Compiler { pending })], ..CompileOptions::default() })
+    let counts: &Counts = Box::leak(Box::default());
+    let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(Compiler { pending, counts })];
+    (CompiledFunction::new(CompileOptions { backends, ..CompileOptions::default() }), counts)
 }
 
 fn call(f: &CompiledFunction, x: &Tensor) -> Result<Tensor> {
@@ -112,17 +130,17 @@ fn call(f: &CompiledFunction, x: &Tensor) -> Result<Tensor> {
 
 #[test]
 fn flat_kernels_cover_every_element_once_and_are_built_once() {
-    let f = compiled(None);
+    let (f, counts) = compiled(None);
     for n in [3usize, 1, 8, 200_000] {
         let x = tensor(&(0..n).map(|i| i as f32).collect::<Vec<_>>(), &[n as i64]);
-        ELEMENTS.store(0, Ordering::SeqCst);
+        counts.elements.store(0, Ordering::SeqCst);
         let y = call(&f, &x).unwrap();
-        assert_eq!(ELEMENTS.load(Ordering::SeqCst), n);
+        assert_eq!(counts.elements.load(Ordering::SeqCst), n);
         assert_eq!(values(&y), (0..n).map(|i| i as f32 * 2.0 + 1.0).collect::<Vec<_>>());
     }
-    let before = CALLS.load(Ordering::SeqCst);
+    let before = counts.calls.load(Ordering::SeqCst);
     assert_eq!(values(&call(&f, &tensor(&[], &[0])).unwrap()), Vec::<f32>::new());
-    assert_eq!(CALLS.load(Ordering::SeqCst), before);
+    assert_eq!(counts.calls.load(Ordering::SeqCst), before);
     assert_eq!(f.builds().len(), 1);
     assert_eq!((&*f.builds()[0].backend, &*f.builds()[0].hash), ("tvm", "abc"));
     let run = f.last_run().unwrap();
@@ -132,7 +150,7 @@ fn flat_kernels_cover_every_element_once_and_are_built_once() {
 
 #[test]
 fn strided_inputs_get_another_kernel() {
-    let f = compiled(None);
+    let (f, _) = compiled(None);
     let x = tensor(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3]);
     let xt = op("tp::transpose", &[t(&x), Arg::Int(0), Arg::Int(1)]);
     assert_eq!(values(&call(&f, &xt).unwrap()), [3.0, 9.0, 5.0, 11.0, 7.0, 13.0]);
@@ -145,13 +163,13 @@ fn strided_inputs_get_another_kernel() {
 #[test]
 fn a_background_build_runs_native_until_it_is_there() {
     let pending = Pending::new();
-    let f = compiled(Some(pending.clone()));
+    let (f, counts) = compiled(Some(pending.clone()));
     let x = tensor(&[1.0, 2.0], &[2]);
     assert_eq!(values(&call(&f, &x).unwrap()), [3.0, 5.0]);
     let run = f.last_run().unwrap();
     assert_eq!(&*run.forward[0].marker.executor, "native");
     assert_eq!(run.forward[0].reason, Some(FallbackReason::Compiling { backend: "tvm".into() }));
-    pending.set(Ok(Lowered::Raw(kernel(KernelLayout::Flat { scalars: 0 }))));
+    pending.set(Ok(Lowered::Raw(kernel(KernelLayout::Flat { scalars: 0 }, counts))));
     assert_eq!(values(&call(&f, &x).unwrap()), [3.0, 5.0]);
     let run = f.last_run().unwrap();
     assert_eq!(&*run.forward[0].marker.executor, "tvm");
@@ -173,13 +191,23 @@ fn a_failing_kernel_is_an_error_that_names_it() {
             Ok(())
         }
         fn lower(&self, region: &Region) -> std::result::Result<Lowered, FallbackReason> {
-            let marker = CodegenMarker { executor: "wrong".into(), kernel: "k".into(), proof: None, device: Device::CPU };
+            let marker = CodegenMarker {
+                executor: "wrong".into(),
+                kernel: "k".into(),
+                proof: None,
+                device: Device::CPU,
+            };
             let address = flat as *const () as usize;
-            // SAFETY: the function refuses a handle that is not 42.
-            Ok(Lowered::Raw(Arc::new(unsafe { RawKernel::new(address, 0, region.layout, Arc::new(marker), Arc::new(())) })))
+            // SAFETY: the function refuses a null handle.
+            Ok(Lowered::Raw(Arc::new(unsafe {
+                RawKernel::new(address, 0, region.layout, Arc::new(marker), Arc::new(()))
+            })))
         }
     }
-    let f = CompiledFunction::new(CompileOptions { backends: vec![Arc::new(Wrong)], ..CompileOptions::default() });
+    let f = CompiledFunction::new(CompileOptions {
+        backends: vec![Arc::new(Wrong)],
+        ..CompileOptions::default()
+    });
     let e = call(&f, &tensor(&[1.0], &[1])).unwrap_err();
     assert_eq!(e.to_string(), "the compiled kernel wrong:k on cpu failed with code 7");
 }

@@ -44,7 +44,8 @@ fn views_see_the_write() {
 
 #[test]
 fn overlapping_source_and_destination() {
-    let part = |x: &Tensor, from: i64, to: i64| view(x, Ok(x.layout().slice(0, Some(from), Some(to), 1).unwrap()));
+    let part =
+        |x: &Tensor, from: i64, to: i64| view(x, Ok(x.layout().slice(0, Some(from), Some(to), 1).unwrap()));
     let x = iota(&[6], DType::F32);
     run("copy_", &[t(&part(&x, 1, 6)), t(&part(&x, 0, 5))]);
     assert_eq!(values(&x), [0., 0., 1., 2., 3., 4.]);
@@ -84,8 +85,9 @@ fn refusals() {
     let mut memory: Box<[f32]> = Box::new([1.0, 2.0]);
     let data = memory.as_mut_ptr().cast::<u8>();
     let layout = Layout::contiguous(&[2]);
-    let frozen =
-        unsafe { Tensor::from_foreign(data, 8, &layout, DType::F32, Device::CPU, Box::new(Keeps(memory)), true) };
+    let frozen = unsafe {
+        Tensor::from_foreign(data, 8, &layout, DType::F32, Device::CPU, Box::new(Keeps(memory)), true)
+    };
     let frozen = frozen.unwrap();
     assert_eq!(refused("zero_", &[t(&frozen)]), ErrorKind::Value);
     assert_eq!(values(&frozen), [1., 2.]);

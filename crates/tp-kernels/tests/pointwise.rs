@@ -12,8 +12,30 @@ use tp_tensor::{DType, Scalar, Tensor};
 
 /// Includes what rounding, casts and comparisons get wrong.
 const VALUES: [f64; 24] = [
-    0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 7.0, -7.0, 100.25, 1e30, -1e30, f64::INFINITY, f64::NEG_INFINITY, f64::NAN,
-    1e-40, 127.0, 128.0, 255.0, -129.0, 65504.0, 2147483648.0, 0.3333, 20.0,
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -2.5,
+    3.0,
+    7.0,
+    -7.0,
+    100.25,
+    1e30,
+    -1e30,
+    f64::INFINITY,
+    f64::NEG_INFINITY,
+    f64::NAN,
+    1e-40,
+    127.0,
+    128.0,
+    255.0,
+    -129.0,
+    65504.0,
+    2147483648.0,
+    0.3333,
+    20.0,
 ];
 
 fn operand(dtype: DType, shift: usize) -> Tensor {
@@ -64,7 +86,12 @@ fn check(op: OpHandle, args: &[Arg<'_>], note: &str) {
             assert_eq!(got.dtype(), dtype, "{op} {args:?}");
             assert!(got.is_contiguous(), "{op} {args:?}");
             let wanted = tensor_of_bits(got.sizes(), dtype, &want);
-            assert!(same_bits(&got, &wanted), "{op} {note} {args:?}: {:?} != {:?}", values(&got), values(&wanted));
+            assert!(
+                same_bits(&got, &wanted),
+                "{op} {note} {args:?}: {:?} != {:?}",
+                values(&got),
+                values(&wanted)
+            );
         }
         (Err(ExprError::DivisionByZero), Err(e)) => {
             assert_eq!((e.kind(), e.op()), (ErrorKind::DivisionByZero, Some(op.name())));
@@ -101,7 +128,13 @@ fn every_op_and_dtype_is_its_expression() {
                 let mut next = made.iter();
                 let args: Vec<Arg<'_>> = kinds
                     .iter()
-                    .map(|k| if *k == ParamKind::Tensor { Arg::Tensor(next.next().unwrap()) } else { Arg::Scalar(number) })
+                    .map(|k| {
+                        if *k == ParamKind::Tensor {
+                            Arg::Tensor(next.next().unwrap())
+                        } else {
+                            Arg::Scalar(number)
+                        }
+                    })
                     .collect();
                 check(op, &args, "contiguous");
                 if tensors.len() == kinds.len() {
@@ -122,7 +155,8 @@ fn layouts_do_not_matter() {
             let made: Vec<Tensor> = (0..n).map(|k| operand(dtype, k)).collect();
             let variants: Vec<_> = made.iter().map(layouts).collect();
             for turn in 0..variants[0].len() {
-                let picked: Vec<&(&str, Tensor)> = variants.iter().enumerate().map(|(k, v)| &v[(turn + k) % v.len()]).collect();
+                let picked: Vec<&(&str, Tensor)> =
+                    variants.iter().enumerate().map(|(k, v)| &v[(turn + k) % v.len()]).collect();
                 let args: Vec<Arg<'_>> = picked.iter().map(|(_, x)| Arg::Tensor(x)).collect();
                 check(op, &args, picked[0].0);
             }

@@ -119,7 +119,11 @@ fn softmax_family() {
     let total: f64 = e.iter().sum();
     let y = run("softmax", &[t(&x)]);
     assert_close(&y, &[e[0] / total, e[1] / total, e[2] / total, 0., 0., 1.], 1e-6);
-    assert_close(&run("log_softmax", &[t(&x)]), &[1. - total.ln(), 2. - total.ln(), 3. - total.ln(), -2000., -1000., 0.], 1e-6);
+    assert_close(
+        &run("log_softmax", &[t(&x)]),
+        &[1. - total.ln(), 2. - total.ln(), 3. - total.ln(), -2000., -1000., 0.],
+        1e-6,
+    );
     let columns = run("softmax", &[t(&x), int(0)]);
     assert_close(&columns, &[1., 0.880797, 0., 0., 0.119203, 1.], 1e-5);
     let g = f32s(&[2, 3], &[1., 0., 0., 0., 0., 1.]);
@@ -147,7 +151,10 @@ fn products() {
     let out = run("matmul", &[t(&batch), t(&wide)]);
     assert_eq!((out.sizes(), out.dtype()), (&[4, 5, 2, 1][..], DType::I64));
     assert_eq!(values(&out)[..4], [5., 14., 14., 50.]);
-    let low = run("matmul", &[t(&tensor(&[1, 2], DType::F16, &[1., 2.])), t(&tensor(&[2, 1], DType::F16, &[3., 4.]))]);
+    let low = run(
+        "matmul",
+        &[t(&tensor(&[1, 2], DType::F16, &[1., 2.])), t(&tensor(&[2, 1], DType::F16, &[3., 4.]))],
+    );
     assert_eq!((low.dtype(), values(&low)), (DType::F16, vec![11.]));
     let none = run("matmul", &[t(&f32s(&[2, 0], &[])), t(&f32s(&[0, 2], &[]))]);
     assert_eq!(values(&none), [0.; 4]);
@@ -285,5 +292,8 @@ fn random_numbers_follow_the_seed() {
     let r = values(&a.2);
     assert!((-3..4).all(|k| r.contains(&f64::from(k))) && r.iter().all(|v| (-3.0..4.0).contains(v)));
     assert!(!same_bits(&a.0, &run("normal", &[ints(&[100_003]), float(1.0), float(2.0)])));
-    assert_eq!(call("normal", &[ints(&[1]), float(0.), float(1.), Arg::DType(DType::I32)]).unwrap_err().kind(), ErrorKind::DType);
+    assert_eq!(
+        call("normal", &[ints(&[1]), float(0.), float(1.), Arg::DType(DType::I32)]).unwrap_err().kind(),
+        ErrorKind::DType
+    );
 }

@@ -26,6 +26,7 @@ __all__ = [
     "flatten",
     "is_float",
     "is_tensor",
+    "packed",
     "snapshot",
     "tensors_in",
     "to_numpy",
@@ -64,6 +65,13 @@ def astype(tensor: Any, dtype: str) -> Any:
     """`tensor` converted, outside of any recorded history."""
     with NoGrad():
         return _native.builtins["astype"](tensor.detach(), dtype_object(dtype))
+
+
+def packed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A C-contiguous copy of the same rank (`ascontiguousarray` makes 0-d arrays 1-d)."""
+    import numpy as np
+
+    return np.array(array, copy=True, order="C")
 
 
 def to_numpy(tensor: Any) -> np.ndarray[Any, Any]:

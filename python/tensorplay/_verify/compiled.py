@@ -8,6 +8,7 @@ from tensorplay import _native
 from tensorplay._verify.arrays import flatten, snapshot
 from tensorplay._verify.gradients import Recorded, WithGrad, cotangents, differentiable, record
 from tensorplay._verify.inputs import Case
+from tensorplay._verify.launch import brief
 from tensorplay._verify.report import Tally
 from tensorplay._verify.subject import Run, Subject, structure
 from tensorplay._verify.values import Accepted, Options, compare_runs, refusal, replay, worst
@@ -58,8 +59,8 @@ def _absent(name: str, capability: Capability, options: Options, executor: Tally
 
 def _spread(accepted: list[Accepted], count: int) -> list[Accepted]:
     """Given cases first, then an even sample of the others, so that layouts, sizes and values are all met."""
-    given = [item for item in accepted if item.case.given][:count]
-    rest = [item for item in accepted if not item.case.given]
+    given = [item for item in accepted if item.case.given and item.covered][:count]
+    rest = [item for item in accepted if not item.case.given and item.covered]
     wanted = max(0, count - len(given))
     step = max(1, len(rest) // wanted) if wanted else 1
     return [*given, *(rest[::step][:wanted] if wanted else [])]
@@ -168,12 +169,12 @@ def _check_region(region: RegionRun, name: str, backend: str, executor: Tally) -
         executor.fail(name, f"no marker: {marker}")
     elif marker.executor == backend:
         if backend in ("tvm", "triton") and not marker.proof:
-            executor.fail(name, f"{marker}: a compiled executor must show a proof")
+            executor.fail(name, f"{brief(marker)}: a compiled executor must show a proof")
         else:
-            executor.ok(name, str(marker))
+            executor.ok(name, brief(marker))
     elif region.reason is not None:
-        executor.skip(name, f"{marker} ran instead: {region.reason}")
+        executor.skip(name, f"{brief(marker)} ran instead: {region.reason}")
     elif backend == "native":
-        executor.ok(name, str(marker))  # native runs each op's own kernel, whatever it is made of
+        executor.ok(name, brief(marker))  # native runs each op's own kernel, whatever it is made of
     else:
-        executor.fail(name, f"{marker} ran instead, and no reason says why")
+        executor.fail(name, f"{brief(marker)} ran instead, and no reason says why")

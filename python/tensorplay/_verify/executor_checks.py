@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorplay._op import get_kernel
-from tensorplay._verify.launch import contradiction, seen_modules
+from tensorplay._verify.launch import brief, contradiction, seen_modules
 from tensorplay._verify.report import Tally
 from tensorplay._verify.subject import Kernel, Subject
 from tensorplay._verify.values import Accepted, Options, passed_over, refusal
@@ -52,7 +52,7 @@ def _check_marker(
         if problem is not None:
             tally.fail(name, problem, kernel.location)
         else:
-            tally.ok(name, str(own[-1].marker), location=kernel.location)
+            tally.ok(name, brief(own[-1].marker), location=kernel.location)
         return
     error = f": {refusal(run.error)}" if run.error is not None else ""
     tally.skip(name, f"it took none of the {len(accepted)} cases{error}", kernel.location)

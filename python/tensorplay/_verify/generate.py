@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -140,8 +141,20 @@ def from_schema(arguments: list[dict[str, Any]], seed: int) -> Iterator[Case]:
     for shape in SHAPES[3:]:
         yield maker.case(f"shape {shape}", shape, "float32")
     for dtype in (*FLOATS[1:], *INTEGERS[:2], "uint8", "bool"):
-        yield maker.case(f"dtype {dtype}", (3, 5), dtype)
-        yield maker.case(f"dtype {dtype}, square", (4, 4), dtype)
+        for shape in ((3, 5), (4, 4)):
+            case = maker.case(f"dtype {dtype}, shape {shape}", shape, dtype)
+            yield dataclasses.replace(case, speculative=not is_float(dtype))
+    whole = {a["name"]: 2 for a in arguments if _kind(a).rstrip("?") in ("Scalar", "number")}
+    if whole:
+        case = maker.case("whole numbers", (3, 5), "int64", choice=whole)
+        yield dataclasses.replace(case, speculative=True)
+    if any(a["name"] == "index" for a in arguments):
+        yield maker.case(
+            "index of one dimension",
+            (4, 4),
+            "float32",
+            choice={"index": recipe((4,), "int64", fill="counting")},
+        )
     yield maker.case("special values", (24,), "float32", fill="special")
     yield maker.case("special values, square", (5, 5), "float32", fill="special")
     yield maker.case("positive values", (3, 5), "float32", fill="positive")
@@ -204,7 +217,8 @@ def _dtypes(case: Case) -> Iterator[Case]:
         for dtype in FLOATS:
             if any(is_float(r.dtype) and r.dtype != dtype for r in recipes):
                 yield case.map(f"{case.label}, {dtype}", lambda r: r.cast(dtype) if is_float(r.dtype) else r)
-        yield case.map(f"{case.label}, int64", lambda r: r.cast("int64") if is_float(r.dtype) else r)
+        integers = case.map(f"{case.label}, int64", lambda r: r.cast("int64") if is_float(r.dtype) else r)
+        yield dataclasses.replace(integers, speculative=True)
     if any(r.dtype in ("int64", "int32") for r in recipes):
         other = {"int64": "int32", "int32": "int64"}
         yield case.map(

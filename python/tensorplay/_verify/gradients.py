@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorplay import _native
-from tensorplay._verify.arrays import NoGrad, bits, flatten, is_float, is_tensor, snapshot, to_numpy
+from tensorplay._verify.arrays import bits, flatten, is_float, is_tensor, packed, snapshot, to_numpy
 from tensorplay._verify.compare import compare
 from tensorplay._verify.inputs import LAYOUTS, Built, Case, TensorRecipe, lay_out
+from tensorplay._verify.numeric import Numeric, probe
 from tensorplay._verify.report import Tally
 from tensorplay._verify.subject import Subject
 from tensorplay._verify.transforms import changed, put_zero
 from tensorplay._verify.values import Accepted, refusal, replay
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = ["Recorded", "check_gradients", "cotangents", "record"]
 
 CASES = 12
 PROBES = 24  # elements of one tensor whose derivative is taken numerically
 SMALL = 256  # elements up to which a case is differentiated numerically
-# dtype -> (step, rtol, floor of atol): float64 finds an error of one part in ten thousand with room to spare.
-STEPS = {"float64": (1e-5, 2e-5, 1e-8), "float32": (1e-2, 2e-2, 1e-3)}
 
 
 class WithGrad:
@@ -89,7 +85,7 @@ def cotangents(outputs: list[Any], seed: int, layout: str = "contiguous") -> lis
         stored = "float32" if output.dtype.name == "bfloat16" else output.dtype.name
         values = values.astype(stored)
         if layout == "expanded" and values.ndim and values.shape[0]:
-            values = np.ascontiguousarray(np.broadcast_to(values[:1], values.shape))
+            values = packed(np.broadcast_to(values[:1], values.shape))
         made.append(lay_out(values, output.dtype.name, layout)[0])
     return made
 
@@ -157,9 +153,8 @@ def _check_not_differentiable(subject: Subject, cases: list[Case], tally: Tally)
 def _check_case(subject: Subject, case: Case, seed: int, tally: Tally) -> None:
     """One case: in float64 against numbers, and in its own dtype for type and rough agreement."""
     exact = differentiable(case, "float64")
-    precise = "float64"
     if subject.run(exact, subject.reference()).error is not None:
-        exact, precise = differentiable(case, None), "float32"
+        exact = differentiable(case, None)
     where = replay(subject, exact)
     try:
         recorded = record(subject.function, exact)
@@ -177,7 +172,7 @@ def _check_case(subject: Subject, case: Case, seed: int, tally: Tally) -> None:
         return
     _check_repeat(subject, recorded, given, found, before, where, tally)
     _check_layouts(subject, recorded, seed, where, tally)
-    _check_numeric(subject, exact, recorded, given, found, precise, tally)
+    _check_numeric(subject, exact, recorded, given, found, tally)
 
 
 def _check_types(subject: Subject, recorded: Recorded, found: list[Any], where: str, tally: Tally) -> bool:
@@ -268,68 +263,21 @@ def _expanded_first(outputs: list[Any], seed: int) -> list[Any]:
     ]
 
 
-class Numeric:
-    """The scalar function sum(cotangent * output) of one case, evaluated without gradients at moved inputs."""
-
-    def __init__(self, subject: Subject, case: Case, recorded: Recorded, given: list[Any]) -> None:
-        self.subject = subject
-        self.case = case
-        self.indices = recorded.indices
-        self.weights = [to_numpy(t).astype("float64") for t in given]
-        self.center = self._outputs(case)
-        self.scale = sum(float(abs(w * c).sum()) for w, c in zip(self.weights, self.center, strict=True))
-
-    def _outputs(self, case: Case) -> list[np.ndarray[Any, Any]]:
-        built = case.build()
-        if "random" in self.subject.effects:
-            _native.manual_seed(0)
-        with NoGrad():
-            results = flatten(self.subject.function(*built.args, **built.kwargs))
-        return [to_numpy(results[i]).astype("float64") for i in self.indices]
-
-    def moved(self, recipe: TensorRecipe, at: tuple[int, ...], step: float) -> list[np.ndarray[Any, Any]]:
-        """Outputs with one element of one input moved."""
-        values = recipe.values.copy()
-        values[at] += step
-        return self._outputs(
-            self.case.replace("moved", {id(recipe): dataclasses.replace(recipe, values=values)})
-        )
-
-    def slope(self, high: list[np.ndarray[Any, Any]], low: list[np.ndarray[Any, Any]], width: float) -> float:
-        """Weighted difference per `width`, summed last so that large outputs do not drown small changes."""
-        return (
-            sum(float((w * (b - a)).sum()) for w, b, a in zip(self.weights, high, low, strict=True)) / width
-        )
-
-    def derivatives(
-        self, recipe: TensorRecipe, at: tuple[int, ...], step: float
-    ) -> tuple[float, float, float]:
-        """(central, from the right, from the left)."""
-        high, low = self.moved(recipe, at, step), self.moved(recipe, at, -step)
-        sides = self.slope(high, self.center, step), self.slope(self.center, low, step)
-        return self.slope(high, low, 2 * step), *sides
-
-
 def _check_numeric(
-    subject: Subject,
-    case: Case,
-    recorded: Recorded,
-    given: list[Any],
-    found: list[Any],
-    dtype: str,
-    tally: Tally,
+    subject: Subject, case: Case, recorded: Recorded, given: list[Any], found: list[Any], tally: Tally
 ) -> None:
     """Every probed element of every input's gradient against differences."""
     import numpy as np
 
-    name = f"gradient against differences in {dtype}"
     recipes = [recipe for recipe in case.recipes() if recipe.requires_grad]
     if sum(recipe.values.size for recipe in recipes) > SMALL:
         return
     if subject.effects & {"nondeterministic"}:
-        tally.skip(name, "the op is declared nondeterministic", subject.location)
+        tally.skip("gradient against differences", "the op is declared nondeterministic", subject.location)
         return
-    numeric = Numeric(subject, case, recorded, given)
+    outputs = list(zip(recorded.indices, recorded.outputs, strict=True))
+    numeric = Numeric(subject, case, outputs, [tensor for _, tensor in recorded.inputs], given)
+    name = f"gradient against differences in {numeric.dtype}"
     for recipe, (argument, _), gradient in zip(recipes, recorded.inputs, found, strict=True):
         analytic = np.zeros(recipe.shape) if gradient is None else to_numpy(gradient).astype("float64")
         size = recipe.values.size
@@ -342,7 +290,7 @@ def _check_numeric(
         )
         for flat in probes:
             at = tuple(int(i) for i in np.unravel_index(int(flat), recipe.shape))
-            verdict = _probe(numeric, recipe, at, float(analytic[at]), dtype)
+            verdict = probe(numeric, recipe, at, float(analytic[at]))
             if verdict is None:
                 continue
             ok, text, score = verdict
@@ -357,52 +305,3 @@ def _check_numeric(
                     name, f"'{argument}' at {list(at)}: {text}\n{replay(subject, case)}", subject.location
                 )
                 break
-
-
-def _probe(
-    numeric: Numeric, recipe: TensorRecipe, at: tuple[int, ...], analytic: float, dtype: str
-) -> tuple[bool, str, float] | None:
-    """(holds, what was compared, error over bound) for one element; None where the function is not finite."""
-    import math
-
-    step, rtol, floor = STEPS[dtype]
-    step *= max(1.0, abs(float(recipe.values[at])))
-    central, right, left = numeric.derivatives(recipe, at, step)
-    if not all(map(math.isfinite, (central, right, left))):
-        return None
-    noise = 4 * (2.2e-16 if dtype == "float64" else 1.2e-7) * numeric.scale / step
-    bound = floor + noise + rtol * abs(central)
-    error = abs(analytic - central)
-    text = f"got {analytic:.9g}, differences say {central:.9g} (error {error:.3g}, allowed {bound:.3g})"
-    if error <= bound:
-        return True, text, error / bound
-    if not math.isfinite(analytic):
-        return False, text, math.inf
-    if _is_kink(numeric, recipe, at, step, (right, left), bound):
-        inside = min(left, right) - bound <= analytic <= max(left, right) + bound
-        return (
-            inside,
-            f"got {analytic:.9g} at a kink, one-sided derivatives are {left:.9g} and {right:.9g}",
-            0.0,
-        )
-    wide, *_ = numeric.derivatives(recipe, at, 4 * step)
-    spread = abs(wide - central)
-    if math.isfinite(spread) and bound < spread and error <= bound + 3 * spread:
-        return True, f"{text}; the op's own rounding limits differences to {3 * spread:.3g}", 0.0
-    return False, text, error / bound
-
-
-def _is_kink(
-    numeric: Numeric,
-    recipe: TensorRecipe,
-    at: tuple[int, ...],
-    step: float,
-    sides: tuple[float, float],
-    bound: float,
-) -> bool:
-    """Whether the one-sided derivatives stay apart when the step shrinks; on a smooth function they meet."""
-    gap = abs(sides[0] - sides[1])
-    if gap <= 10 * bound:
-        return False
-    _, right, left = numeric.derivatives(recipe, at, step / 8)
-    return abs(right - left) > gap / 2

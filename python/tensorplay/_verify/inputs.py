@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tensorplay import _native
-from tensorplay._verify.arrays import NoGrad, astype, dtype_object, is_float, is_tensor, to_numpy
+from tensorplay._verify.arrays import NoGrad, astype, dtype_object, is_float, is_tensor, packed, to_numpy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +56,7 @@ def contents(shape: tuple[int, ...], dtype: str, seed: int, fill: str) -> np.nda
         flat = rng.uniform(0.5, 1.5, count) if fill == "positive" else rng.standard_normal(count)
         if fill == "special":
             flat = _with_specials(flat, dtype)
-    return np.ascontiguousarray(flat.astype(stored).reshape(shape))
+    return packed(flat.astype(stored).reshape(shape))
 
 
 def _with_specials(flat: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
@@ -109,10 +109,10 @@ def lay_out(values: np.ndarray[Any, Any], dtype: str, layout: str) -> tuple[Any,
     with NoGrad():
         if layout == "transposed":
             order = tuple(reversed(range(values.ndim)))
-            base = new_tensor(np.ascontiguousarray(values.transpose(order)), dtype)
+            base = new_tensor(packed(values.transpose(order)), dtype)
             return _native.builtins["permute_dims"](base, order), base
         if layout == "expanded":
-            base = new_tensor(np.ascontiguousarray(values[:1]), dtype)
+            base = new_tensor(packed(values[:1]), dtype)
             return _native.builtins["expand"](base, values.shape), base
         if layout == "sliced":
             wide = values.reshape(1) if values.ndim == 0 else values
@@ -174,8 +174,12 @@ class TensorRecipe:
         if layout == "expanded" and values.ndim and values.shape[0]:
             import numpy as np
 
-            values = np.ascontiguousarray(np.broadcast_to(values[:1], values.shape))
+            values = packed(np.broadcast_to(values[:1], values.shape))
         return dataclasses.replace(self, values=values, layout=layout, strides=None)
+
+    def plain(self) -> TensorRecipe:
+        """The same contents in plain memory."""
+        return dataclasses.replace(self, layout="contiguous", strides=None)
 
     def cast(self, dtype: str) -> TensorRecipe:
         """The same contents in another dtype."""
@@ -188,16 +192,12 @@ class TensorRecipe:
 
 def _restride(values: np.ndarray[Any, Any], dtype: str, strides: tuple[int, ...]) -> tuple[Any, Any]:
     """A tensor with these strides: dimensions of stride 0 are expanded, the others laid out as given."""
-    import numpy as np
-
     repeated = [i for i, (n, s) in enumerate(zip(values.shape, strides, strict=True)) if s == 0 and n > 1]
-    packed = np.ascontiguousarray(
-        values[tuple(slice(0, 1) if i in repeated else slice(None) for i in range(values.ndim))]
-    )
+    dense = packed(values[tuple(slice(0, 1) if i in repeated else slice(None) for i in range(values.ndim))])
     kept = [max(1, s) for s in strides]
     with NoGrad():
-        base = _native.builtins["empty_strided"](packed.shape, kept, dtype=dtype_object(dtype))
-        _native.builtins["copy_"](base, new_tensor(packed, dtype))
+        base = _native.builtins["empty_strided"](dense.shape, kept, dtype=dtype_object(dtype))
+        _native.builtins["copy_"](base, new_tensor(dense, dtype))
         return (_native.builtins["expand"](base, values.shape), base) if repeated else (base, base)
 
 
@@ -220,6 +220,8 @@ class Case:
     kwargs: dict[str, Any] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     given: bool = False
+    # Of dtypes that nobody gave and that an op need not have been written for.
+    speculative: bool = False
 
     def build(self) -> Built:
         """Fresh tensors; one recipe met twice gives the same tensor twice."""

@@ -9,8 +9,9 @@ from types import FrameType
 from typing import Any
 
 from tensorplay._verify.subject import Kernel
+from tensorplay.outcome import CodegenMarker
 
-__all__ = ["contradiction", "seen_modules"]
+__all__ = ["brief", "contradiction", "seen_modules"]
 
 # Executors whose launches go through a Python package: a marker of one without a trace of the package is no proof.
 PACKAGES = {
@@ -59,6 +60,13 @@ def contradiction(kernel: Kernel, executor: str, seen: set[str]) -> str | None:
     if packages is None or seen & set(packages) or _holds(function, packages):
         return None
     return f"the marker says '{executor}', but what ran is {place}, and nothing of {' or '.join(packages)} was called in it"
+
+
+def brief(marker: CodegenMarker) -> str:
+    """The marker on one line of a report: a target description or a hash can fill a page."""
+    kernel = marker.kernel if len(marker.kernel) <= 60 else f"{marker.kernel[:57]}..."
+    proof = f" [{marker.proof[:60]}]" if marker.proof else ""
+    return f"{marker.executor}:{kernel} on {marker.device}{proof}"
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -74,7 +74,7 @@ class VerifyReport(Record):
             checks: list[Check] = getattr(self, column)
             width = max((len(check.name) for check in checks), default=0)
             for check in checks:
-                place = f"  [{check.location}]" if check.location else ""
+                place = f"  [{check.location}]" if check.location and check.verdict != "pass" else ""
                 detail = check.detail.replace("\n", "\n" + " " * (width + 10))
                 lines.append(f"  {check.verdict:<4}  {check.name:<{width}}  {detail}{place}".rstrip())
             if not checks:
@@ -185,6 +185,16 @@ class Tally:
         check = Check(name, "skip", reason, location)
         if check not in self._skips:
             self._skips.append(check)
+
+    def extend(self, other: Tally) -> None:
+        """Takes over what another tally holds."""
+        for name, entry in other._entries.items():
+            own = self._entry(name, entry.location)
+            own.passes += entry.passes
+            own.failures += entry.failures
+            if entry.best is not None and (own.best is None or entry.score > own.score):
+                own.best, own.score = entry.best, entry.score
+        self._skips += [check for check in other._skips if check not in self._skips]
 
     def failed(self, name: str) -> bool:
         """Whether a case of `name` failed already."""

@@ -279,7 +279,8 @@ def subjects(target: Any) -> list[Subject]:
     names = list(_native.op_overloads(op))
     if isinstance(target, str) and target in names:
         names = [target]
-    return [Subject(op, full, full, _arguments(full)) for full in names]
+    functions = {full: _native.get_op(full) if len(names) > 1 else op for full in names}
+    return [Subject(functions[full] or op, full, full, _arguments(full)) for full in names]
 
 
 def resolve(target: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tensorplay._verify.arrays import is_float, to_numpy
+from tensorplay._verify.arrays import is_float, packed, to_numpy
 from tensorplay._verify.inputs import TensorRecipe, contents, new_tensor
 
 if TYPE_CHECKING:
@@ -63,14 +63,12 @@ def put_other(values: Array, dtype: str) -> Array:
 
 def changed(recipe: TensorRecipe, change: Callable[..., Array], name: str, *extra: int) -> TensorRecipe:
     """A recipe with `change` applied to its contents; `name` is the public function that does the same to a tensor."""
-    import numpy as np
-
     values = change(recipe.values, recipe.dtype, *extra)
     if values is recipe.values:
         return recipe
     source = f"{name}({', '.join([recipe.source, *map(str, extra)])})"
     kept = recipe.strides if values.shape == recipe.values.shape else None
-    plain = np.ascontiguousarray(values).reshape(values.shape)
+    plain = packed(values)
     return TensorRecipe(plain, recipe.dtype, source, recipe.layout, kept, recipe.requires_grad)
 
 

@@ -46,6 +46,8 @@ class Accepted:
     case: Case
     run: Run
     writes: list[str] = field(default_factory=list)
+    # Whether the fake rule holds for it; capture refuses what it does not cover.
+    covered: bool = True
 
 
 def refusal(error: BaseException) -> str:
@@ -59,7 +61,7 @@ def replay(subject: Subject, case: Case) -> str:
     return f"case: {case.label}\nreplay: {case.text(subject.name)}"
 
 
-def check_case(subject: Subject, case: Case, tally: Tally) -> Accepted | None:
+def check_case(subject: Subject, case: Case, options: Options, tally: Tally) -> Accepted | None:
     """The reference run of one case, and the contract around it; None where the op refuses these inputs."""
     reference = subject.reference()
     run = subject.run(case, reference)
@@ -76,6 +78,7 @@ def check_case(subject: Subject, case: Case, tally: Tally) -> Accepted | None:
     check_writes(subject, case, run, reference, tally)
     if subject.repeatable:
         check_repeats(subject, case, run, reference, tally)
+        check_layout(subject, case, run, options, tally)
     return Accepted(case, run, run.changed)
 
 
@@ -137,6 +140,24 @@ def check_repeats(subject: Subject, case: Case, first: Run, kernel: Kernel | Non
         return
     tally.ok("repeated calls agree", "bit-equal over 4 runs", location=subject.location)
     tally.ok("no memory read before it is written", "two poison patterns", location=subject.location)
+
+
+def check_layout(subject: Subject, case: Case, run: Run, options: Options, tally: Tally) -> None:
+    """Inputs of the same contents in plain memory give the same results."""
+    if all(recipe.layout == "contiguous" and recipe.strides is None for recipe in case.recipes()):
+        return
+    name = "results in any memory order"
+    plain = subject.run(case.map(f"{case.label}, in plain memory", lambda r: r.plain()), subject.reference())
+    if plain.error is not None:
+        detail = f"the same contents in plain memory are refused: {refusal(plain.error)}"
+        tally.fail(name, f"{detail}\n{replay(subject, case)}", subject.location)
+        return
+    comparison, value = compare_runs(run, plain, options)
+    if comparison.ok:
+        tally.ok(name, f"{value}: {comparison.detail}", score=comparison.score, location=subject.location)
+    else:
+        detail = f"non-contiguous input: mismatch with the same contents in plain memory; {value}: {comparison.detail}"
+        tally.fail(name, f"{detail}\n{replay(subject, case)}", subject.location)
 
 
 def _difference(left: Run, right: Run) -> str:

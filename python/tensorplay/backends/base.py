@@ -6,7 +6,6 @@ adapter; they are imported by name, when they are asked for something.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import os
@@ -77,6 +76,8 @@ def ensure_known(name: str) -> None:
     if name not in known:
         known = names()
     if name not in known:
+        import difflib
+
         near = difflib.get_close_matches(name, known, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"no backend named {name!r}; known are {', '.join(map(repr, known))}{hint}")

@@ -9,8 +9,8 @@ use super::isa::Isa;
 use super::kernels::{KernelFn, chain_kernel, copy_kernel, kernel};
 use super::run::{SMALL_PLACES, SMALL_SLOTS};
 use crate::error::ExprError;
-use crate::prim::Prim;
-use crate::program::{Program, ValueId};
+use crate::prim::{Class, Prim};
+use crate::program::{Instr, Program, ValueId};
 
 /// The bytes that the slots in use at once may take of a first-level cache.
 const CACHE_BUDGET: usize = 24 * 1024;
@@ -61,6 +61,8 @@ pub struct TileKernel {
     pub(super) tile: usize,
     /// The widest element of a slot.
     pub(super) width: usize,
+    /// What an element costs, in simple instructions.
+    pub(super) weight: usize,
     /// Whether places and slots are few enough for a run on the stack.
     pub(super) is_small: bool,
     isa: Isa,
@@ -94,6 +96,17 @@ impl TileKernel {
 
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+}
+
+/// About how many simple instructions an instruction costs.
+fn weight(instr: &Instr) -> usize {
+    match (instr.prim.class(), instr.dtype) {
+        (Class::Source, _) => 0,
+        (Class::Transcendental, DType::F32) => 8,
+        (Class::Transcendental, _) => 64,
+        (Class::Int | Class::Native, _) => 24,
+        _ => 1,
     }
 }
 
@@ -192,6 +205,7 @@ impl<'a> Allocation<'a> {
             slots: self.slots,
             tile: 1 << tile.ilog2(),
             width,
+            weight: program.instrs().iter().map(weight).sum::<usize>().max(1),
             is_small,
             isa,
         })
@@ -238,7 +252,10 @@ impl<'a> Allocation<'a> {
         kernel.ok_or(ExprError::UnsupportedDType { prim: instr.prim.name(), dtype: operand })
     }
 
-    fn place_step(&self, kernel: KernelFn, out: Place, args: [Place; 3], arity: usize) -> Step {
+    fn place_step(&self, kernel: KernelFn, out: Place, mut args: [Place; 3], arity: usize) -> Step {
+        // Arguments a kernel does not have are given the first one's place, which is always a valid one.
+        let first = args[0];
+        args[arity..].fill(first);
         let mut step = Step { kernel, out, args, constants: 0, inputs: 0 };
         for (i, &place) in args[..arity].iter().enumerate() {
             let place = usize::from(place);

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use smallvec::SmallVec;
 
 use super::Strided;
-use super::compile::{MAX_INPUTS, TileKernel};
+use super::compile::{MAX_INPUTS, Place, TileKernel};
 use super::gather::{Blocks, Collapsed, Direction, copy_block, copy_tile};
 use crate::error::ExprError;
 use crate::pool;
 
-/// Below this many element-steps a loop is not worth a second thread.
-const PARALLEL_WORK: usize = 1 << 16;
+/// The simple instructions, over all elements, that are worth waking another thread for: some 20 microseconds.
+const PARALLEL_WORK: usize = 1 << 18;
 /// So few elements run on the caller's stack, without the set-up of a call.
 const SMALL: usize = 64;
 pub(super) const SMALL_PLACES: usize = 40;
@@ -166,6 +166,14 @@ impl TileKernel {
         scalars: u64,
         outputs: &[*mut u8],
     ) -> Result<(), ExprError> {
+        if let ([step], [out]) = (&*self.steps, outputs) {
+            let place = |place: Place| match inputs.get(usize::from(place)) {
+                Some(&input) => input,
+                None => self.constants[usize::from(place) - inputs.len() - 1].as_ptr(),
+            };
+            let by_zero = unsafe { (step.kernel)(*out, step.args.map(place), step.uniform(scalars), n) };
+            return if by_zero { Err(ExprError::DivisionByZero) } else { Ok(()) };
+        }
         let mut slots = MaybeUninit::<[u64; SMALL * SMALL_SLOTS]>::uninit();
         let mut table = [std::ptr::null_mut::<u8>(); SMALL_PLACES];
         let operands = inputs.iter().map(|&ptr| ptr as *mut u8).chain(outputs.iter().copied());
@@ -242,7 +250,7 @@ impl Call<'_> {
                 failed.store(true, Ordering::Relaxed);
             }
         };
-        let grain = (PARALLEL_WORK / kernel.steps.len().max(1)).max(1);
+        let grain = (PARALLEL_WORK / kernel.weight).max(1);
         pool::parallel_for(n, grain.next_multiple_of(self.tile()), body);
         if failed.into_inner() { Err(ExprError::DivisionByZero) } else { Ok(()) }
     }

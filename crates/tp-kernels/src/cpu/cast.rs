@@ -46,7 +46,8 @@ pub fn as_dtype(x: &Tensor, to: DType) -> Result<Tensor> {
 }
 
 pub fn astype(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-    let to = call.opt_dtype(1).ok_or_else(|| Error::argument("TP1002", "argument 'dtype' must be a dtype"))?;
+    let to =
+        call.opt_dtype(1).ok_or_else(|| Error::argument("TP1002", "argument 'dtype' must be a dtype"))?;
     rets.push(Value::Tensor(cast(call.tensor(0)?, to)?));
     Ok(())
 }

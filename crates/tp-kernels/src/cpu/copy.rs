@@ -7,7 +7,7 @@ use tp_dispatch::Result;
 use tp_dispatch::host::without_lock;
 use tp_expr::pool;
 use tp_tensor::iter::LoopNest;
-use tp_tensor::{Device, Tensor};
+use tp_tensor::{Device, Layout, Tensor};
 
 /// Bytes that one thread copies at least.
 const GRAIN: usize = 1 << 18;
@@ -26,6 +26,12 @@ pub fn as_contiguous(x: &Tensor) -> Result<Tensor> {
     if x.is_contiguous() { Ok(x.clone()) } else { contiguous(x) }
 }
 
+/// The elements in row-major order in one dimension: a view where `x` is contiguous, else a copy.
+pub fn flat(x: &Tensor) -> Result<Tensor> {
+    let x = as_contiguous(x)?;
+    Ok(x.view(&Layout { offset: x.offset(), ..Layout::contiguous(&[x.numel()]) })?)
+}
+
 /// Writes `source`, which broadcasts to `out`, into it. They must not overlap except at equal positions.
 pub fn copy_into(out: &Tensor, source: &Tensor) -> Result<()> {
     if source.dtype() != out.dtype() {
@@ -34,12 +40,14 @@ pub fn copy_into(out: &Tensor, source: &Tensor) -> Result<()> {
     if out.numel() == 0 {
         return Ok(());
     }
-    let nest = LoopNest::new(
-        out.sizes(),
-        &[(out.sizes(), out.strides()), (source.sizes(), source.strides())],
-    );
+    let nest =
+        LoopNest::new(out.sizes(), &[(out.sizes(), out.strides()), (source.sizes(), source.strides())]);
     let job = Copy { nest, out: out.clone(), source: source.clone() };
-    if out.numel() >= UNLOCK { without_lock(|| job.run()) } else { job.run() }
+    if out.numel() >= UNLOCK {
+        without_lock(|| job.run())
+    } else {
+        job.run()
+    }
     Ok(())
 }
 
@@ -131,7 +139,8 @@ impl Copy {
                     for j in left..(left + BLOCK).min(width) {
                         // SAFETY: indices within the shape.
                         unsafe {
-                            let value = from.offset((i * columns[0] + j * columns[1]) as isize).read_unaligned();
+                            let value =
+                                from.offset((i * columns[0] + j * columns[1]) as isize).read_unaligned();
                             to.offset((i * rows[0] + j * rows[1]) as isize).write_unaligned(value);
                         }
                     }

@@ -180,11 +180,7 @@ fn normal_pair([u, v]: [f64; 2]) -> [f64; 2] {
 }
 
 /// Floats in float64, or in float32 for all narrower dtypes.
-fn floats(
-    call: &Call<'_>,
-    rets: &mut Rets,
-    wide: impl Fn([f64; 2]) -> [f64; 2] + Sync + Send,
-) -> Result<()> {
+fn floats(call: &Call<'_>, rets: &mut Rets, wide: impl Fn([f64; 2]) -> [f64; 2] + Sync + Send) -> Result<()> {
     let out = promised(rule::random(call)?)?;
     if out.dtype() == DType::F64 {
         draw::<f64, 2>(&out, |w| wide([unit64(w[0], w[1]), unit64(w[2], w[3])]));
@@ -221,7 +217,7 @@ pub fn randint(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let span = high.wrapping_sub(low) as u64;
     let pick = move |high: u32, low_word: u32| {
         let word = u64::from(high) << 32 | u64::from(low_word);
-        low.wrapping_add((u128::from(word) * u128::from(span) >> 64) as i64)
+        low.wrapping_add(((u128::from(word) * u128::from(span)) >> 64) as i64)
     };
     let made = scratch(&out, DType::I64)?;
     draw::<i64, 2>(&made, |w| [pick(w[0], w[1]), pick(w[2], w[3])]);

@@ -5,7 +5,7 @@ use crate::cpu::copy;
 use crate::fake::gather as rule;
 use tp_dispatch::{Call, Result, Rets, Value};
 use tp_tensor::iter::LoopNest;
-use tp_tensor::{DType, Device, Dims, Layout, Tensor, TensorError};
+use tp_tensor::{DType, Device, Dims, Tensor, TensorError};
 
 /// `body` with `T` an integer as wide as an element: enough for moving elements.
 macro_rules! by_width {
@@ -68,10 +68,7 @@ fn slabs(x: &Tensor, axis: usize, indices: &[i64], out: &Tensor) {
 }
 
 fn pick(x: &Tensor, take: &rule::Take, index: &Tensor) -> Result<Tensor> {
-    let mut x = copy::as_contiguous(x)?;
-    if take.axis.is_none() {
-        x = x.view(&Layout::contiguous(&[x.numel()]))?;
-    }
+    let x = if take.axis.is_none() { copy::flat(x)? } else { copy::as_contiguous(x)? };
     let axis = take.axis.unwrap_or(0);
     let indices = checked_indices(index, axis, x.sizes()[axis])?;
     let out = Tensor::empty(&take.sizes, x.dtype(), Device::CPU)?;

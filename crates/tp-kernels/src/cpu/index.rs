@@ -4,8 +4,8 @@ use crate::cpu::cast::{as_dtype, cast};
 use crate::cpu::copy;
 use crate::cpu::gather::{by_sum, by_width, checked_indices, sum_dtype};
 use crate::cpu::inplace::may_overlap;
-use crate::fake::inplace::check_writable;
 use crate::fake::index::{Placement, check_put, placement};
+use crate::fake::inplace::check_writable;
 use tp_dispatch::{Call, Result, Rets, Value};
 use tp_tensor::iter::LoopNest;
 use tp_tensor::scalar::Bool;
@@ -35,12 +35,11 @@ fn visit(x: &Tensor, p: &Placement<'_>, other: &Tensor, mut at: impl FnMut(isize
     let mut rest_strides = pick(0..p.before);
     rest_strides.extend(pick(middle.end..other.ndim()));
     let of_x = |values: &[i64]| -> Dims { p.rest.iter().map(|&k| values[k]).collect() };
-    let slab = LoopNest {
-        sizes: of_x(x.sizes()),
-        strides: [of_x(x.strides()), rest_strides].into_iter().collect(),
-    };
+    let slab =
+        LoopNest { sizes: of_x(x.sizes()), strides: [of_x(x.strides()), rest_strides].into_iter().collect() };
     let places_nest = LoopNest { sizes: p.broadcast.clone(), strides: [pick(middle)].into_iter().collect() };
-    let (step_x, step_other, step_place) = (slab.inner_stride(0), slab.inner_stride(1), places_nest.inner_stride(0));
+    let (step_x, step_other, step_place) =
+        (slab.inner_stride(0), slab.inner_stride(1), places_nest.inner_stride(0));
     let mut k = 0;
     places_nest.for_each_row(|place, n| {
         for i in 0..n {

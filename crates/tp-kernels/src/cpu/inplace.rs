@@ -30,7 +30,8 @@ impl InPlaceKernel {
         let x = call.tensor(0)?;
         rule::check_arithmetic(call, self.function.expr())?;
         let compiled = self.function.compiled(call.args)?;
-        let apart = call.args[1..].iter().filter_map(Arg::tensor).all(|t| same_positions(t, x) || !may_overlap(t, x));
+        let apart =
+            call.args[1..].iter().filter_map(Arg::tensor).all(|t| same_positions(t, x) || !may_overlap(t, x));
         // A write that fails must leave the argument as it was.
         if compiled.out == x.dtype() && apart && !compiled.can_fail {
             let operands = Operands::bind(call.args, &compiled.kernel)?;
@@ -43,7 +44,10 @@ impl InPlaceKernel {
 
 /// Element i of one is element i of the other.
 fn same_positions(a: &Tensor, b: &Tensor) -> bool {
-    a.data_ptr() == b.data_ptr() && a.dtype() == b.dtype() && a.sizes() == b.sizes() && a.strides() == b.strides()
+    a.data_ptr() == b.data_ptr()
+        && a.dtype() == b.dtype()
+        && a.sizes() == b.sizes()
+        && a.strides() == b.strides()
 }
 
 /// The byte ranges touch. Foreign memory may overlap without sharing a storage.

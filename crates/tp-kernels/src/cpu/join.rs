@@ -3,18 +3,15 @@
 use crate::cpu::copy;
 use crate::fake::join::{concat_shape, stack_shape};
 use tp_dispatch::{Call, Result, Rets, Value};
-use tp_tensor::{Device, Layout, Tensor};
+use tp_tensor::{Device, Tensor};
 
 pub fn concat(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let joined = concat_shape(call)?;
     let out = Tensor::empty(&joined.sizes, joined.dtype, Device::CPU)?;
     let mut at = 0;
     for t in call.tensors(0)? {
-        let (size, source) = if joined.flat {
-            (t.numel(), copy::as_contiguous(t)?.view(&Layout::contiguous(&[t.numel()]))?)
-        } else {
-            (t.sizes()[joined.axis], t.clone())
-        };
+        let (size, source) =
+            if joined.flat { (t.numel(), copy::flat(t)?) } else { (t.sizes()[joined.axis], t.clone()) };
         let part = out.layout().slice(joined.axis, Some(at), Some(at + size), 1)?;
         copy::copy_into(&out.view(&part)?, &source)?;
         at += size;

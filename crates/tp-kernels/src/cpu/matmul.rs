@@ -45,7 +45,11 @@ fn multiply(p: &Product, a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()> {
         DType::I64 => Job::run::<i64>,
         other => return Err(Error::internal("TP9003", format!("a matrix product of {other}"))),
     };
-    if p.m * p.k * p.n >= UNLOCK { without_lock(|| work(&job)) } else { work(&job) }
+    if p.m * p.k * p.n >= UNLOCK {
+        without_lock(|| work(&job))
+    } else {
+        work(&job)
+    }
     Ok(())
 }
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use tp_dispatch::host::{HostVisitor, without_lock};
 use tp_dispatch::kernel::KernelObject;
 use tp_dispatch::{Arg, Call, Error, Result, Rets, Value};
-use tp_expr::{ArgType, ExprError, ScalarExpr, TileKernel};
 use tp_expr::tile::Strided;
+use tp_expr::{ArgType, ExprError, ScalarExpr, TileKernel};
 use tp_tensor::dtype::Category;
 use tp_tensor::iter::broadcast_strides;
 use tp_tensor::{DType, Device, Dims, Tensor, layout};
@@ -156,7 +156,10 @@ impl<'a> Operands<'a> {
                 (_, Some(number)) => number.to_bits(dtype),
                 (other, None) => {
                     let got = other.type_name();
-                    return Err(Error::argument("TP1002", format!("an operand must be a tensor or a number, got {got}")));
+                    return Err(Error::argument(
+                        "TP1002",
+                        format!("an operand must be a tensor or a number, got {got}"),
+                    ));
                 }
             };
             out.tensors.push(arg.tensor());
@@ -184,7 +187,8 @@ impl<'a> Operands<'a> {
                 None => job.run_strided(),
             }
         };
-        Ok(if n >= UNLOCK { without_lock(work)? } else { work()? })
+        let done = if n >= UNLOCK { without_lock(work) } else { work() };
+        done.map_err(Into::into)
     }
 
     /// A bit per operand that is one element for the whole shape, if every other is contiguous in that shape.

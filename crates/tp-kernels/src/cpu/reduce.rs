@@ -83,7 +83,11 @@ pub fn reduce<F: Fold, O: Element>(
         (1, _) => job.long_rows::<F, O>(&finish),
         _ => job.columns::<F, O>(&finish),
     };
-    if x.numel() >= UNLOCK { without_lock(work) } else { work() }
+    if x.numel() >= UNLOCK {
+        without_lock(work)
+    } else {
+        work()
+    }
     Ok(out)
 }
 
@@ -133,7 +137,7 @@ impl Job<'_> {
                     }
                 });
             });
-            let mut pairs = Pairwise::<F>::new();
+            let mut pairs = Pairwise::<F>::default();
             partial.iter().for_each(|&p| pairs.push(p));
             // SAFETY: i is an index of the output.
             unsafe { self.write(i, finish(pairs.finish())) };
@@ -150,7 +154,8 @@ impl Job<'_> {
         pool::parallel_for(partial.len(), GRAIN.div_ceil(cost.max(1)), |range| {
             vectorized(|| {
                 for task in range {
-                    let (piece, strip, slab) = (task % pieces, task / pieces % strips, task / pieces / strips);
+                    let (piece, strip, slab) =
+                        (task % pieces, task / pieces % strips, task / pieces / strips);
                     let (top, left) = (piece * TALL, strip * COLUMNS);
                     let source = self.source(slab * n * inner + top * inner + left);
                     let (height, width) = (TALL.min(n - top), COLUMNS.min(inner - left));
@@ -162,7 +167,7 @@ impl Job<'_> {
         for i in 0..outer * inner {
             let (slab, column) = (i / inner, i % inner);
             let first = (slab * strips + column / COLUMNS) * pieces;
-            let mut pairs = Pairwise::<F>::new();
+            let mut pairs = Pairwise::<F>::default();
             partial[first..first + pieces].iter().for_each(|p| pairs.push(p[column % COLUMNS]));
             // SAFETY: i is an index of the output.
             unsafe { self.write(i, finish(pairs.finish())) };
@@ -171,7 +176,11 @@ impl Job<'_> {
 }
 
 /// The index along the reduced axes of the element that `better` prefers to all others; the first of equals.
-pub fn arg_reduce<T: Element>(x: &Tensor, r: &Reduction, better: impl Fn(T, T) -> bool + Sync + Send) -> Result<Tensor> {
+pub fn arg_reduce<T: Element>(
+    x: &Tensor,
+    r: &Reduction,
+    better: impl Fn(T, T) -> bool + Sync + Send,
+) -> Result<Tensor> {
     let middle = in_order(x, r)?;
     let out = Tensor::empty(&r.sizes, i64::DTYPE, Device::CPU)?;
     let job = Job { middle: &middle, out: &out };
@@ -194,7 +203,11 @@ pub fn arg_reduce<T: Element>(x: &Tensor, r: &Reduction, better: impl Fn(T, T) -
             }
         });
     };
-    if x.numel() >= UNLOCK { without_lock(work) } else { work() }
+    if x.numel() >= UNLOCK {
+        without_lock(work)
+    } else {
+        work()
+    }
     Ok(out)
 }
 

@@ -7,7 +7,7 @@ use crate::cpu::rows::{All, Any, Max, Min, Product, Sum};
 use crate::fake::reduce::{self as rule, Reduction};
 use tp_dispatch::{Arg, Call, Result, Rets, Value};
 use tp_tensor::scalar::{Bool, Element};
-use tp_tensor::{DType, Tensor};
+use tp_tensor::{DType, Layout, Tensor};
 
 fn give(out: Tensor, rets: &mut Rets) -> Result<()> {
     rets.push(Value::Tensor(out));
@@ -24,11 +24,19 @@ fn accumulate<const PRODUCT: bool>(x: &Tensor, r: &Reduction, dtype: DType) -> R
     match dtype {
         DType::F64 => {
             let x = as_dtype(x, DType::F64)?;
-            if PRODUCT { reduce::<Product<f64>, _>(&x, r, |a| a) } else { reduce::<Sum<f64>, _>(&x, r, |a| a) }
+            if PRODUCT {
+                reduce::<Product<f64>, _>(&x, r, |a| a)
+            } else {
+                reduce::<Sum<f64>, _>(&x, r, |a| a)
+            }
         }
         float if float.is_float() => {
             let x = as_dtype(x, DType::F32)?;
-            let out = if PRODUCT { reduce::<Product<f32>, _>(&x, r, |a| a) } else { reduce::<Sum<f32>, _>(&x, r, |a| a) };
+            let out = if PRODUCT {
+                reduce::<Product<f32>, _>(&x, r, |a| a)
+            } else {
+                reduce::<Sum<f32>, _>(&x, r, |a| a)
+            };
             as_dtype(&out?, float)
         }
         int => {
@@ -44,7 +52,11 @@ fn accumulate<const PRODUCT: bool>(x: &Tensor, r: &Reduction, dtype: DType) -> R
 }
 
 /// Sums of bool and integers, exact in int64.
-fn sum_integers<O: Element>(x: &Tensor, r: &Reduction, finish: impl Fn(i64) -> O + Sync + Send) -> Result<Tensor> {
+fn sum_integers<O: Element>(
+    x: &Tensor,
+    r: &Reduction,
+    finish: impl Fn(i64) -> O + Sync + Send,
+) -> Result<Tensor> {
     match x.dtype() {
         DType::Bool => reduce::<Sum<Bool>, O>(x, r, finish),
         DType::U8 => reduce::<Sum<u8>, O>(x, r, finish),
@@ -124,7 +136,7 @@ pub fn logsumexp(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let powers = SHIFTED_EXP.apply(&[Arg::Tensor(&x), Arg::Tensor(&largest)])?;
     let total = accumulate::<false>(&powers, &r, x.dtype())?;
     // The same numbers without the reduced axes.
-    let largest = largest.view(&tp_tensor::Layout::contiguous(&r.sizes))?;
+    let largest = largest.view(&Layout::contiguous(&r.sizes))?;
     let out = LOG_SHIFTED.apply(&[Arg::Tensor(&total), Arg::Tensor(&largest)])?;
     give(as_dtype(&out, rule::mean_dtype(given.dtype()))?, rets)
 }

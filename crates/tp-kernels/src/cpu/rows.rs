@@ -81,6 +81,11 @@ fold! {
 /// `p` points to n elements.
 #[inline(always)]
 unsafe fn block<F: Fold>(p: *const F::In, n: usize) -> F::Acc {
+    if n <= LANES {
+        // A plain loop, in order.
+        // SAFETY: the caller's promise.
+        return (0..n).fold(F::IDENTITY, |a, i| F::join(a, F::load(unsafe { p.add(i).read_unaligned() })));
+    }
     let mut lanes = [F::IDENTITY; LANES];
     let whole = n / LANES * LANES;
     let mut at = 0;
@@ -111,12 +116,11 @@ unsafe fn block<F: Fold>(p: *const F::In, n: usize) -> F::Acc {
 /// `p` points to n elements.
 #[inline(always)]
 pub unsafe fn row<F: Fold>(p: *const F::In, n: usize) -> F::Acc {
-    if n <= LANES {
-        // Short rows: a plain loop, in order.
+    if n <= BLOCK {
         // SAFETY: the caller's promise.
-        return (0..n).fold(F::IDENTITY, |a, i| F::join(a, F::load(unsafe { p.add(i).read_unaligned() })));
+        return unsafe { block::<F>(p, n) };
     }
-    let mut pairs = Pairwise::<F>::new();
+    let mut pairs = Pairwise::<F>::default();
     let mut at = 0;
     while at < n {
         // SAFETY: within the row.
@@ -132,12 +136,14 @@ pub struct Pairwise<F: Fold> {
     count: u64,
 }
 
-impl<F: Fold> Pairwise<F> {
+impl<F: Fold> Default for Pairwise<F> {
     #[inline(always)]
-    pub fn new() -> Self {
+    fn default() -> Self {
         Pairwise { partial: [F::IDENTITY; 64], count: 0 }
     }
+}
 
+impl<F: Fold> Pairwise<F> {
     #[inline(always)]
     pub fn push(&mut self, mut value: F::Acc) {
         let mut level = 0;
@@ -167,7 +173,13 @@ impl<F: Fold> Pairwise<F> {
 /// # Safety
 /// Every row has `width` elements.
 #[inline(always)]
-pub unsafe fn columns<F: Fold>(p: *const F::In, n: usize, stride: isize, width: usize, out: &mut [F::Acc; COLUMNS]) {
+pub unsafe fn columns<F: Fold>(
+    p: *const F::In,
+    n: usize,
+    stride: isize,
+    width: usize,
+    out: &mut [F::Acc; COLUMNS],
+) {
     // Level k holds the sum of 2^k runs where bit k of the count is set.
     let mut levels: Vec<[F::Acc; COLUMNS]> = Vec::new();
     let mut count = 0u64;

@@ -1,7 +1,7 @@
 //! Softmax and its relatives along one axis, row by row while a row is in cache: largest element, exponentials
 //! (the tile kernel of the expression, so the same polynomial as everywhere), sum, scale.
 
-use crate::cpu::cast::as_dtype;
+use crate::cpu::cast::{as_dtype, cast};
 use crate::cpu::copy;
 use crate::cpu::isa::vectorized;
 use crate::cpu::pointwise::{Formula, UNLOCK};
@@ -180,8 +180,10 @@ fn along<const N: usize>(
     let n = out.sizes().last().copied().unwrap_or(1) as usize;
     rows(std::array::from_fn(|k| &turned[k]), &out, n)?;
     let last = out.ndim().saturating_sub(1);
-    let back = out.view(&out.layout().transpose(axis as i64, last as i64)?)?;
-    copy::as_contiguous(&as_dtype(if axis == last { &out } else { &back }, dtype)?)
+    if axis == last {
+        return as_dtype(&out, dtype);
+    }
+    cast(&out.view(&out.layout().transpose(axis as i64, last as i64)?)?, dtype)
 }
 
 pub fn softmax(call: &Call<'_>, rets: &mut Rets) -> Result<()> {

@@ -10,7 +10,11 @@ pub fn reshape(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let x = call.tensor(0)?;
     rets.push(Value::Tensor(match shaped(call)? {
         Shaped::View(layout) => x.view(&layout)?,
-        Shaped::Copy(sizes) => copy::contiguous(x)?.view(&Layout::contiguous(&sizes))?,
+        Shaped::Copy(sizes) => {
+            let out = Tensor::empty(&sizes, x.dtype(), Device::CPU)?;
+            copy::copy_into(&out.view(&Layout::contiguous(x.sizes()))?, x)?;
+            out
+        }
     }));
     Ok(())
 }
@@ -49,27 +53,27 @@ pub fn roll(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     crate::fake::join::check_roll(call)?;
     let shifts = call.ints(1)?;
     let Some(axes) = call.opt_ints(2) else {
-        let flat = copy::as_contiguous(x)?.view(&Layout::contiguous(&[x.numel()]))?;
-        let total = shifts.iter().copied().fold(0, i64::wrapping_add);
-        let out = rolled(&flat, 0, total)?;
-        rets.push(Value::Tensor(out.view(&Layout::contiguous(x.sizes()))?));
+        let out = Tensor::empty(x.sizes(), x.dtype(), Device::CPU)?;
+        roll_into(&copy::flat(&out)?, &copy::flat(x)?, 0, shifts.iter().copied().fold(0, i64::wrapping_add))?;
+        rets.push(Value::Tensor(out));
         return Ok(());
     };
     let mut out = copy::contiguous(x)?;
     for (k, &axis) in axes.iter().enumerate() {
         if x.ndim() > 0 {
-            out = rolled(&out, normalize_axis(axis, x.ndim())?, shifts[k % shifts.len().max(1)])?;
+            let next = Tensor::empty(x.sizes(), x.dtype(), Device::CPU)?;
+            roll_into(&next, &out, normalize_axis(axis, x.ndim())?, shifts[k % shifts.len()])?;
+            out = next;
         }
     }
     rets.push(Value::Tensor(out));
     Ok(())
 }
 
-fn rolled(x: &Tensor, axis: usize, shift: i64) -> Result<Tensor> {
+fn roll_into(out: &Tensor, x: &Tensor, axis: usize, shift: i64) -> Result<()> {
     let size = x.sizes()[axis];
-    let out = Tensor::empty(x.sizes(), x.dtype(), Device::CPU)?;
     if size == 0 {
-        return Ok(out);
+        return Ok(());
     }
     let shift = shift.rem_euclid(size);
     for (to, from, len) in [(shift, 0, size - shift), (0, size - shift, shift)] {
@@ -77,7 +81,7 @@ fn rolled(x: &Tensor, axis: usize, shift: i64) -> Result<Tensor> {
         let source = x.view(&x.layout().slice(axis, Some(from), Some(from + len), 1)?)?;
         copy::copy_into(&target, &source)?;
     }
-    Ok(out)
+    Ok(())
 }
 
 /// Zeros of `sizes` with `grad` written where `layout` of them points.

@@ -82,7 +82,11 @@ pub fn check_within(a: &str, inner: &Tensor, b: &str, outer: &Tensor, except: Op
     if fits {
         return Ok(());
     }
-    let message = format!("'{a}' has shape {:?}, which does not fit into '{b}' of shape {:?}", inner.dims(), outer.dims());
+    let message = format!(
+        "'{a}' has shape {:?}, which does not fit into '{b}' of shape {:?}",
+        inner.dims(),
+        outer.dims()
+    );
     Err(Error::shape("TP1136", message))
 }
 

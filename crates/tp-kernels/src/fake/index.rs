@@ -62,7 +62,11 @@ pub fn check_put(call: &Call<'_>) -> Result<()> {
     if broadcast(&p.sizes, values.sizes()).ok().as_ref() == Some(&p.sizes) {
         return Ok(());
     }
-    let message = format!("'values' has shape {:?}, which does not broadcast to the indexed {:?}", values.dims(), p.sizes);
+    let message = format!(
+        "'values' has shape {:?}, which does not broadcast to the indexed {:?}",
+        values.dims(),
+        p.sizes
+    );
     Err(Error::shape("TP1139", message))
 }
 

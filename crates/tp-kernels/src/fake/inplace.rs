@@ -78,8 +78,11 @@ pub fn check_same_kind(from: DType, to: DType) -> Result<()> {
 /// Neither read-only nor the same memory twice.
 pub fn check_writable(x: &Tensor) -> Result<()> {
     if x.storage().is_readonly() {
-        return Err(Error::value("TP1601", "the tensor is read-only: its memory belongs to a read-only buffer")
-            .note("work on a copy: x.clone()"));
+        return Err(Error::value(
+            "TP1601",
+            "the tensor is read-only: its memory belongs to a read-only buffer",
+        )
+        .note("work on a copy: x.clone()"));
     }
     if has_internal_overlap(x) {
         let message = format!(
@@ -115,4 +118,3 @@ fn has_internal_overlap(x: &Tensor) -> bool {
     }
     false
 }
-

@@ -89,8 +89,8 @@ pub fn concat_shape(call: &Call<'_>) -> Result<Joined> {
     let axis = fake::view::existing_axis(axis, first.ndim())?;
     let mut sizes: Dims = first.sizes().into();
     for (k, t) in tensors.iter().enumerate().skip(1) {
-        let fits = t.ndim() == first.ndim()
-            && (0..t.ndim()).all(|d| d == axis || t.sizes()[d] == first.sizes()[d]);
+        let fits =
+            t.ndim() == first.ndim() && (0..t.ndim()).all(|d| d == axis || t.sizes()[d] == first.sizes()[d]);
         if !fits {
             return Err(mismatch(k, first, t, &format!("they may differ along axis {axis} only")));
         }

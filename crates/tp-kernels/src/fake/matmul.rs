@@ -42,7 +42,8 @@ pub fn product(call: &Call<'_>) -> Result<Product> {
             tp_tensor::Dim::from_raw(k2)
         )));
     }
-    let batch = layout::broadcast(a_lead, b_lead).map_err(|_| refuse("the leading axes do not broadcast".into()))?;
+    let batch =
+        layout::broadcast(a_lead, b_lead).map_err(|_| refuse("the leading axes do not broadcast".into()))?;
     let mut sizes = batch.clone();
     if a.ndim() > 1 {
         sizes.push(m);

@@ -15,7 +15,8 @@ pub fn rule(call: &Call<'_>) -> Result<FakeOuts> {
 }
 
 pub fn astype(call: &Call<'_>) -> Result<FakeOuts> {
-    let dtype = call.opt_dtype(1).ok_or_else(|| Error::argument("TP1002", "argument 'dtype' must be a dtype"))?;
+    let dtype =
+        call.opt_dtype(1).ok_or_else(|| Error::argument("TP1002", "argument 'dtype' must be a dtype"))?;
     Ok(fake::like_call(call, call.tensor(0)?.sizes(), dtype))
 }
 

@@ -58,7 +58,8 @@ impl Reduction {
     pub fn check_not_empty(&self, x: &Tensor) -> Result<()> {
         let reduces_nothing = x.sizes().iter().enumerate().any(|(k, &s)| self.has(k) && s == 0);
         if reduces_nothing && !self.sizes.contains(&0) {
-            let message = format!("the reduced axes of shape {:?} have no element, and there is no identity", x.dims());
+            let message =
+                format!("the reduced axes of shape {:?} have no element, and there is no identity", x.dims());
             return Err(Error::value("TP1132", message));
         }
         Ok(())
@@ -148,7 +149,8 @@ pub fn softmax_backward(call: &Call<'_>) -> Result<FakeOuts> {
 
 /// x, sizes: the axes that broadcasting `sizes` to the shape of x made or widened.
 pub fn to_size(x: &Tensor, sizes: &[i64]) -> Result<Reduction> {
-    let refuse = || TensorError::Expand { from: sizes.into(), to: x.sizes().into(), axis: 0, at_from: 0, at_to: 0 };
+    let refuse =
+        || TensorError::Expand { from: sizes.into(), to: x.sizes().into(), axis: 0, at_from: 0, at_to: 0 };
     let lead = x.ndim().checked_sub(sizes.len()).ok_or_else(refuse)?;
     let mut axes = 0;
     for (k, &size) in x.sizes().iter().enumerate() {

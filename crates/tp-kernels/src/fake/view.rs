@@ -67,7 +67,9 @@ pub fn view(call: &Call<'_>) -> Result<Layout> {
         Shaped::Copy(sizes) => {
             let x = call.tensor(0)?;
             let (shape, strides) = (x.sizes(), x.strides());
-            let message = format!("shape {shape:?} with strides {strides:?} cannot be seen as {sizes:?} without a copy");
+            let message = format!(
+                "shape {shape:?} with strides {strides:?} cannot be seen as {sizes:?} without a copy"
+            );
             Err(Error::shape("TP1122", message).note("use reshape, which copies where it must"))
         }
     }
@@ -90,8 +92,7 @@ pub fn expand(call: &Call<'_>) -> Result<Layout> {
     // With symbols among the wanted sizes: each axis stays or grows from 1.
     let lead = to.len().checked_sub(layout.ndim()).ok_or(TensorError::Symbolic)?;
     let mut out = Layout { sizes: to.into(), strides: Dims::from_elem(0, to.len()), offset: layout.offset };
-    for axis in lead..to.len() {
-        let (size, stride) = (layout.sizes[axis - lead], layout.strides[axis - lead]);
+    for (axis, (&size, &stride)) in (lead..).zip(layout.sizes.iter().zip(&layout.strides)) {
         if to[axis] == size || to[axis] == -1 {
             (out.sizes[axis], out.strides[axis]) = (size, stride);
         } else if size != 1 {

@@ -27,13 +27,17 @@ pub static ROWS: &[Row] = &[
         NONE
     ),
     op!(
-        ["full(SymInt[1] shape, Scalar fill_value, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        [
+            "full(SymInt[1] shape, Scalar fill_value, *, ScalarType? dtype=None, Device? device=None) -> Tensor"
+        ],
         Some(fake::full),
         create::full,
         NONE
     ),
     op!(
-        ["empty_strided(SymInt[] shape, SymInt[] strides, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        [
+            "empty_strided(SymInt[] shape, SymInt[] strides, *, ScalarType? dtype=None, Device? device=None) -> Tensor"
+        ],
         Some(fake::strided),
         create::empty_strided,
         NONE
@@ -77,40 +81,52 @@ pub static ROWS: &[Row] = &[
     ),
     // Sequences.
     op!(
-        ["arange(Scalar start, Scalar? stop=None, Scalar step=1, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        [
+            "arange(Scalar start, Scalar? stop=None, Scalar step=1, *, ScalarType? dtype=None, Device? device=None) -> Tensor"
+        ],
         Some(fake::arange),
         create::arange,
         NONE
     ),
     op!(
-        ["linspace(Scalar start, Scalar stop, SymInt num, *, ScalarType? dtype=None, Device? device=None, bool endpoint=True) -> Tensor"],
+        [
+            "linspace(Scalar start, Scalar stop, SymInt num, *, ScalarType? dtype=None, Device? device=None, bool endpoint=True) -> Tensor"
+        ],
         Some(fake::linspace),
         create::linspace,
         NONE
     ),
     op!(
-        ["eye(SymInt n_rows, SymInt? n_cols=None, *, int k=0, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        [
+            "eye(SymInt n_rows, SymInt? n_cols=None, *, int k=0, ScalarType? dtype=None, Device? device=None) -> Tensor"
+        ],
         Some(fake::eye),
         create::eye,
         NONE
     ),
     // Random numbers, from the generator that `random::manual_seed` seeds.
     op!(
-        ["normal(SymInt[1] shape, *, float mean=0.0, float std=1.0, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        [
+            "normal(SymInt[1] shape, *, float mean=0.0, float std=1.0, ScalarType? dtype=None, Device? device=None) -> Tensor"
+        ],
         Some(fake::random),
         create::normal,
         NONE,
         effects = RANDOM
     ),
     op!(
-        ["uniform(SymInt[1] shape, *, float low=0.0, float high=1.0, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        [
+            "uniform(SymInt[1] shape, *, float low=0.0, float high=1.0, ScalarType? dtype=None, Device? device=None) -> Tensor"
+        ],
         Some(fake::random),
         create::uniform,
         NONE,
         effects = RANDOM
     ),
     op!(
-        ["randint(SymInt low, SymInt high, SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        [
+            "randint(SymInt low, SymInt high, SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"
+        ],
         Some(fake::randint),
         create::randint,
         NONE,

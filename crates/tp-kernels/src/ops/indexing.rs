@@ -58,7 +58,9 @@ pub static ROWS: &[Row] = &[
         Rule("index_put")
     ),
     op!(
-        ["index_put_(Tensor(a!) x, Tensor?[] indices, Tensor values, *, bool accumulate=False) -> Tensor(a!)"],
+        [
+            "index_put_(Tensor(a!) x, Tensor?[] indices, Tensor values, *, bool accumulate=False) -> Tensor(a!)"
+        ],
         Some(index_fake::index_put_),
         index::index_put_,
         Rule("index_put"),

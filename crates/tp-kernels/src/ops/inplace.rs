@@ -35,7 +35,6 @@ pub static ROWS: &[Row] = &[
     inplace!(
         "pow",
         "x1 ** x2",
-       
         Expr(&[
             Some("select(x2 == 0, 0, grad * x2 * x1 ** (x2 - 1))"),
             Some("select((x1 == 0) & (x2 >= 0), 0, grad * out * log(x1))"),

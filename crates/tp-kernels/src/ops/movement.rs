@@ -97,7 +97,9 @@ pub static ROWS: &[Row] = &[
     ),
     // Gradients of parts: zeros with the gradient put in its place.
     op!(
-        ["slice_backward(Tensor grad, SymInt[] shape, int axis, SymInt? start, SymInt? stop, SymInt step) -> Tensor"],
+        [
+            "slice_backward(Tensor grad, SymInt[] shape, int axis, SymInt? start, SymInt? stop, SymInt step) -> Tensor"
+        ],
         Some(fake::join::embedded),
         cpu::view::slice_backward,
         Rule("slice_backward")

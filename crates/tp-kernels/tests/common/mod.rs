@@ -90,7 +90,11 @@ pub fn same_bits(a: &Tensor, b: &Tensor) -> bool {
     let (va, vb) = (values(a), values(b));
     a.dtype() == b.dtype()
         && a.sizes() == b.sizes()
-        && bits(a).iter().zip(bits(b)).zip(va.iter().zip(vb)).all(|((x, y), (u, v))| *x == y || (u.is_nan() && v.is_nan()))
+        && bits(a)
+            .iter()
+            .zip(bits(b))
+            .zip(va.iter().zip(vb))
+            .all(|((x, y), (u, v))| *x == y || (u.is_nan() && v.is_nan()))
 }
 
 pub fn assert_close(got: &Tensor, want: &[f64], tolerance: f64) {
@@ -106,10 +110,17 @@ pub fn view(x: &Tensor, layout: Result<Layout>) -> Tensor {
     x.view(&layout.unwrap()).unwrap()
 }
 
-/// The same values of `x` in other layouts: contiguous, transposed memory, a slice of a larger tensor, an offset.
+/// The same values of `x` in other layouts: contiguous, at an offset, transposed memory, a slice of a larger tensor,
+/// backwards.
 pub fn layouts(x: &Tensor) -> Vec<(&'static str, Tensor)> {
     let mut out = vec![("contiguous", x.clone())];
     let n = x.ndim();
+    let mut twice: Vec<i64> = x.sizes().to_vec();
+    twice.insert(0, 2);
+    let memory = Tensor::empty(&twice, x.dtype(), Device::CPU).unwrap();
+    let seen = memory.view(&memory.layout().select(0, 1).unwrap()).unwrap();
+    fill_from(&seen, x);
+    out.push(("offset", seen));
     if n >= 2 {
         // Memory in the reverse order of axes.
         let axes: Vec<i64> = (0..n as i64).rev().collect();

@@ -13,7 +13,7 @@ mod number;
 mod scalar;
 mod tape;
 
-use super::ffi::{self as x, Obj};
+use super::ffi::Obj;
 use super::{ret, shell};
 use crate::error;
 use crate::tensor::dlpack::exchange;
@@ -142,10 +142,4 @@ unsafe fn new_ref(obj: Obj) -> Obj {
 unsafe fn not_implemented() -> Obj {
     // SAFETY: lock held.
     unsafe { new_ref(ffi::Py_NotImplemented()) }
-}
-
-/// True for anything that Python itself would take as an index.
-unsafe fn is_index(obj: Obj) -> bool {
-    // SAFETY: a live object.
-    unsafe { x::type_of(obj) == &raw mut ffi::PyLong_Type || ffi::PyIndex_Check(obj) != 0 }
 }

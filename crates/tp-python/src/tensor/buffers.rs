@@ -22,21 +22,34 @@ impl Drop for Opened {
 /// A tensor over the memory of `obj`; None when it has no buffer at all.
 pub fn borrow(obj: &Bound<'_, PyAny>) -> PyResult<Option<Tensor>> {
     let py = obj.py();
-    // SAFETY: asks about the type.
-    if unsafe { ffi::PyObject_CheckBuffer(obj.as_ptr()) } == 0 {
-        return Ok(None);
+    // SAFETY: asks about the type, then makes a view.
+    let view = unsafe {
+        if ffi::PyObject_CheckBuffer(obj.as_ptr()) == 0 {
+            return Ok(None);
+        }
+        Bound::from_owned_ptr_or_err(py, ffi::PyMemoryView_FromObject(obj.as_ptr()))
+    };
+    match view {
+        Ok(view) => borrow_view(obj, view, None).map(Some),
+        Err(refused) => without_view(obj, refused).map(Some),
     }
-    if dtype_name(obj).as_deref() == Some("bfloat16") {
-        // The buffer protocol has no code for it: its bits travel as integers.
-        let bits = borrow_view(&obj.call_method1("view", ("int16",))?, Some(DType::BF16))?;
-        return Ok(Some(bits));
+}
+
+/// An array whose elements the buffer protocol has no code for.
+#[cold]
+fn without_view(obj: &Bound<'_, PyAny>, refused: PyErr) -> PyResult<Tensor> {
+    let py = obj.py();
+    match dtype_name(obj).as_deref() {
+        // Its bits travel as integers.
+        Some("bfloat16") => {
+            let bits = obj.call_method1("view", ("int16",))?;
+            // SAFETY: a live object.
+            let view = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyMemoryView_FromObject(bits.as_ptr()))? };
+            borrow_view(obj, view, Some(DType::BF16))
+        }
+        Some(name) => Err(unsupported(name)).py(py),
+        None => Err(refused),
     }
-    if let Some(name) = dtype_name(obj)
-        && !readable(obj)
-    {
-        return Err(unsupported(&name)).py(py);
-    }
-    borrow_view(obj, None).map(Some)
 }
 
 /// Name of a NumPy dtype, if the object has one.
@@ -44,30 +57,16 @@ fn dtype_name(obj: &Bound<'_, PyAny>) -> Option<String> {
     obj.getattr("dtype").and_then(|d| d.getattr("name")).and_then(|n| n.extract()).ok()
 }
 
-fn readable(obj: &Bound<'_, PyAny>) -> bool {
-    // SAFETY: a live object; an error only says no.
-    unsafe {
-        let view = ffi::PyMemoryView_FromObject(obj.as_ptr());
-        if view.is_null() {
-            ffi::PyErr_Clear();
-            return false;
-        }
-        ffi::Py_DECREF(view);
-        true
-    }
-}
-
-fn borrow_view(obj: &Bound<'_, PyAny>, reading_as: Option<DType>) -> PyResult<Tensor> {
+/// The memory view holds the export for as long as the tensor lives; its own buffer is looked at and released.
+fn borrow_view(obj: &Bound<'_, PyAny>, view: Bound<'_, PyAny>, reading_as: Option<DType>) -> PyResult<Tensor> {
     let py = obj.py();
-    // The memory view holds the export for as long as the tensor lives; its own buffer is looked at and released.
-    // SAFETY: live objects; the buffer is filled by the call.
-    let (view, opened) = unsafe {
-        let view = Bound::from_owned_ptr_or_err(py, ffi::PyMemoryView_FromObject(obj.as_ptr()))?;
+    // SAFETY: a live object; the buffer is filled by the call.
+    let opened = unsafe {
         let mut opened = Box::new(std::mem::zeroed::<Py_buffer>());
         if ffi::PyObject_GetBuffer(view.as_ptr(), &mut *opened, ffi::PyBUF_FULL_RO) != 0 {
             return Err(PyErr::fetch(py));
         }
-        (view, Opened(opened))
+        Opened(opened)
     };
     let b = &opened.0;
     // SAFETY: by the protocol, `ndim` sizes and strides, and a NUL-terminated format.

@@ -170,11 +170,8 @@ pub unsafe fn array_like(obj: Obj) -> Result<Option<Tensor>> {
 }
 
 fn store(numbers: &Nested, dtype: DType) -> Result<Tensor> {
-    if let Some(info) = dtype.int_info() {
-        let fits = |s: &Scalar| !matches!(s, Scalar::Int(v) if *v < info.min || *v > info.max);
-        if let Some(bad) = numbers.values.iter().find(|s| !fits(s)) {
-            return Err(Error::value("TP1122", format!("{bad} does not fit in {dtype} ({} to {})", info.min, info.max)));
-        }
+    if dtype.is_int() {
+        numbers.values.iter().try_for_each(|s| fitting(*s, dtype).map(drop))?;
     }
     let t = Tensor::empty(&numbers.sizes, dtype, Device::CPU)?;
     dispatch_dtype!(dtype, T => {
@@ -182,6 +179,16 @@ fn store(numbers: &Nested, dtype: DType) -> Result<Tensor> {
         unsafe { write_all::<T>(t.data_ptr().cast(), &numbers.values) }
     });
     Ok(t)
+}
+
+/// The number as an element of `dtype`: fractions are cut off, but an integer out of range is an error.
+pub fn fitting(s: Scalar, dtype: DType) -> Result<Scalar> {
+    if let (Some(info), Scalar::Int(v)) = (dtype.int_info(), s)
+        && (v < info.min || v > info.max)
+    {
+        return Err(Error::value("TP1122", format!("{v} does not fit in {dtype} ({} to {})", info.min, info.max)));
+    }
+    Ok(Scalar::from_bits(s.to_bits(dtype), dtype))
 }
 
 unsafe fn write_all<T: Element>(to: *mut T, values: &[Scalar]) {

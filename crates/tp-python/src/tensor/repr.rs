@@ -85,23 +85,23 @@ unsafe fn gradient(op: Obj, t: &Tensor) -> Option<String> {
             ffi::PyErr_Clear();
             return Some("requires_grad=True".to_string());
         }
-        let text = if grad_fn == ffi::Py_None() { None } else { Some(name_of(grad_fn)) };
+        let text = if grad_fn == ffi::Py_None() { None } else { text_of(grad_fn) };
         ffi::Py_DECREF(grad_fn);
-        Some(text.map_or_else(|| "requires_grad=True".to_string(), |name| format!("grad_fn=<{name}>")))
+        Some(text.map_or_else(|| "requires_grad=True".to_string(), |text| format!("grad_fn={text}")))
     }
 }
 
-unsafe fn name_of(grad_fn: Obj) -> String {
+unsafe fn text_of(object: Obj) -> Option<String> {
     // SAFETY: as above.
     unsafe {
-        let name = ffi::PyObject_GetAttrString(grad_fn, c"name".as_ptr());
-        if name.is_null() {
+        let text = ffi::PyObject_Repr(object);
+        if text.is_null() {
             ffi::PyErr_Clear();
-            return x::type_name(grad_fn);
+            return None;
         }
-        let text = if ffi::PyUnicode_Check(name) != 0 { x::str_of(name).map(str::to_string) } else { None };
-        ffi::Py_DECREF(name);
-        text.unwrap_or_else(|| x::type_name(grad_fn))
+        let out = x::str_of(text).map(str::to_string);
+        ffi::Py_DECREF(text);
+        out
     }
 }
 

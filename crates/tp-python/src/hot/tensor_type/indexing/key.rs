@@ -1,6 +1,6 @@
 //! What an index means: the parts of a key, and the right-hand side of an assignment.
 
-use super::super::{is_index, this};
+use super::super::this;
 use crate::error;
 use crate::hot::convert;
 use crate::hot::ffi::{self as x, Obj};
@@ -77,7 +77,6 @@ unsafe fn item(obj: Obj) -> Result<Item> {
                 Some(Scalar::Bool(v)) => return Ok(Item::Flag(v)),
                 Some(Scalar::Int(v)) => return Ok(Item::At(v)),
                 Some(Scalar::Float(_)) => return Err(no_index(obj)),
-                None if is_index(obj) => return Err(no_index(obj)),
                 None => {}
             }
             if let Some(t) = create::array_like(obj)? {
@@ -119,7 +118,8 @@ impl Given {
             Given::Tensor(t) => Ok(t.clone()),
             Given::Number(s) => {
                 let like = [Arg::DType(target.dtype()), Arg::Device(target.device())];
-                ops::FULL.call(&[Arg::Ints(&[]), Arg::Scalar(*s), like[0], like[1]])
+                let s = create::fitting(*s, target.dtype())?;
+                ops::FULL.call(&[Arg::Ints(&[]), Arg::Scalar(s), like[0], like[1]])
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Where a key points: a view made one axis at a time, and the arrays that index it further.
 
 use super::key::{Given, Item, Items};
-use crate::tensor::builtin as ops;
+use crate::tensor::{builtin as ops, create};
 use crate::types;
 use pyo3::ffi;
 use smallvec::SmallVec;
@@ -140,7 +140,10 @@ impl Place {
         let view = self.view.clone();
         if self.arrays.is_empty() {
             return match value {
-                Given::Number(s) => ops::FILL_.call(&[Arg::Tensor(&view), Arg::Scalar(*s)]).map(drop),
+                Given::Number(s) => {
+                    let s = create::fitting(*s, view.dtype())?;
+                    ops::FILL_.call(&[Arg::Tensor(&view), Arg::Scalar(s)]).map(drop)
+                }
                 Given::Tensor(t) => self.copy_from(t),
             };
         }

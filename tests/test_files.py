@@ -1,0 +1,98 @@
+"""Files: safetensors round trips, and what a broken or hostile file meets."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorplay as tp
+from tensorplay.errors import DTypeError, InvalidValueError
+
+NUMPY_DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
+
+
+def test_files_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    x = tp.arange(6).reshape(2, 3)
+    tensors = {name: (x * 0.5).to(getattr(tp, name)) for name in [*NUMPY_DTYPES, "bfloat16"]}
+    tensors |= {"transposed": x.T, "scalar": tp.tensor(3.5), "empty": tp.zeros([0, 2])}
+    tp.save(path, tensors, metadata={"made by": "a test"})
+    back = tp.load(path)
+    assert set(back) == set(tensors)
+    for name, value in tensors.items():
+        assert back[name].dtype is value.dtype
+        assert back[name].shape == value.shape
+        assert back[name].tolist() == value.tolist()
+        assert not back[name].is_readonly
+    assert tp.load_metadata(path) == {"made by": "a test"}
+
+
+def test_files_are_the_format_others_read(tmp_path: Path) -> None:
+    numpy_side = pytest.importorskip("safetensors.numpy")
+    path = tmp_path / "x.safetensors"
+    tp.save(path, {"a": tp.arange(6, dtype=tp.float32).reshape(2, 3).T})
+    assert numpy_side.load_file(path)["a"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    numpy_side.save_file({"b": np.arange(3)}, path)
+    assert tp.load(path)["b"].tolist() == [0, 1, 2]
+
+
+def test_shared_memory_is_not_saved_twice(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    x = tp.arange(6)
+    with pytest.raises(InvalidValueError, match="'a' and 'b' share memory"):
+        tp.save(path, {"a": x, "b": x[2:]})
+    a = np.arange(4)
+    with pytest.raises(InvalidValueError, match="share memory"):
+        tp.save(path, {"a": tp.from_numpy(a), "b": tp.from_numpy(a)})
+    assert not path.exists()
+    tp.save(path, {"a": x[:3], "b": x[3:], "c": x[:0]})
+    assert tp.load(path)["b"].tolist() == [3, 4, 5]
+
+
+def header(text: bytes, data: bytes = b"", length: int | None = None) -> bytes:
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00\x01",
+        header(b"{}", length=1 << 60),
+        header(b"not json"),
+        header(b"{}", b"more"),
+        header(json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}).encode(), b"1234"),
+        header(json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode(), b"12"),
+        header(
+            json.dumps({"a": {"dtype": "F32", "shape": [2**62], "data_offsets": [0, 4]}}).encode(), b"1234"
+        ),
+        header(
+            json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}).encode(), b"12345678"
+        ),
+    ],
+    ids=["empty", "short", "length", "json", "surplus", "size", "cut", "overflow", "gap"],
+)
+def test_broken_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "broken.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(InvalidValueError, match="is no safetensors file") as caught:
+        tp.load(path)
+    assert caught.value.code == "TP1132"
+
+
+def test_other_file_errors(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        tp.load(tmp_path / "absent")
+    with pytest.raises(OSError, match="absent"):
+        tp.save(tmp_path / "absent" / "x", {"a": tp.tensor(1)})
+    with pytest.raises(TypeError, match=r"'a' must be a tensorplay\.Tensor"):
+        tp.save(tmp_path / "x", {"a": 1})
+    path = tmp_path / "f8"
+    info = {"a": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}
+    path.write_bytes(header(json.dumps(info).encode(), b"1"))
+    with pytest.raises(DTypeError, match="'a' has elements of type F8_E4M3"):
+        tp.load(path)
