@@ -279,3 +279,20 @@ def test_inputs_must_be_tuples() -> None:
         verify(lambda x: x)
     with pytest.raises(ArgumentError, match="no op named"):
         verify("vt::nothing_of_that_name")
+
+
+def test_a_kernel_that_rounds_elsewhere_is_held_against_float64() -> None:
+    def stepwise(x: Tensor) -> Tensor:
+        return tp.mul(tp.mul(tp.mul(x, 1.1), 1.3), 1.7)
+
+    def at_once(x: Tensor) -> Tensor:
+        return tp.mul(x, 1.1 * 1.3 * 1.7)
+
+    op = define("vt::rounds", stepwise)
+    op.register_kernel("cpu", at_once, name="once")
+    report = verify(op, (make_tensor((100,), "float16", seed=1),))
+    assert report.passed, report.text()
+    op.register_kernel("cpu", lambda x: tp.mul(x, 1.1 * 1.3 * 1.71), name="once")
+    assert "elements differ" in failed(
+        verify(op, (make_tensor((100,), "float16", seed=1),)), "kernel cpu/once"
+    )

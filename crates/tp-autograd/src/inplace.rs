@@ -4,8 +4,8 @@
 
 use crate::meta;
 use crate::resolve::resolve;
-use crate::rule::RuleHandle;
-use crate::tape::{self, Edge, Outputs, Saver};
+use crate::rule::Rule;
+use crate::tape::{self, Edges, Recipe, Saved, Saver};
 use tp_dispatch::{Arg, Call, DispatchKey, Error, Result, Rets, redispatch};
 use tp_tensor::Tensor;
 
@@ -18,7 +18,7 @@ pub(crate) fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
         check_written(call, t, rule.is_some())?;
     }
     let Some(rule) = rule else { return redispatch(call, DispatchKey::Autograd, rets) };
-    let edges = tape::collect_edges(call, rule.get().args())?;
+    let edges = tape::collect_edges(call, rule.args)?;
     if edges.is_empty() || written(call).all(|t| !t.dtype().is_float()) {
         return redispatch(call, DispatchKey::Autograd, rets);
     }
@@ -28,16 +28,14 @@ pub(crate) fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     run(call, rets, rule, edges)
 }
 
-fn run(call: &Call<'_>, rets: &mut Rets, rule: RuleHandle, edges: tape::Edges) -> Result<()> {
-    let mut saver = Saver::new(&edges);
-    rule.get().save_inputs(call, &mut saver)?;
+fn run(call: &Call<'_>, rets: &mut Rets, rule: Rule, mut edges: Edges) -> Result<()> {
+    let mut saved = Saved::default();
+    rule.get().save_inputs(call, &mut Saver::new(&edges, &mut saved))?;
     redispatch(call, DispatchKey::Autograd, rets)?;
-    rule.get().save_outputs(call, rets, &mut saver)?;
-    let (saved, _) = saver.close();
-    let find = |_: &Edge| None;
-    let count = written(call).count() as u32;
-    let outputs = Outputs { rets: &[], given: &[], inputs: &find, count, flags: 0 };
-    let node = tape::build(rule, Some(call.op), edges, saved, &outputs)?;
+    rule.get().save_outputs(call, rets, &mut Saver::new(&edges, &mut saved))?;
+    let outputs = written(call).count() as u32;
+    let recipe = Recipe { rule, op: Some(call.op), edges: &mut edges, saved: &mut saved, outputs, flags: 0 };
+    let node = recipe.build(|_| Box::default())?;
     for (nr, t) in written(call).enumerate() {
         if t.dtype().is_float() {
             meta::rebase(t, node.clone(), nr as u32);

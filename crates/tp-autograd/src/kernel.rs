@@ -1,8 +1,8 @@
 //! The Autograd layer's kernel: runs the call below this layer, and records a node when an input needs a gradient.
 
-use crate::resolve::resolve;
 use crate::inplace;
-use crate::tape::{self, Edge, Outputs, Saver, flag};
+use crate::resolve::resolve;
+use crate::tape::{self, Edge, Recipe, Saved, Saver, Spec, flag};
 use tp_dispatch::{Arg, Call, DispatchKey, Registry, Result, Rets, Value, redispatch};
 use tp_tensor::Tensor;
 
@@ -16,20 +16,26 @@ fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
         return inplace::autograd(call, rets);
     }
     let Some(rule) = resolve(call)? else { return redispatch(call, DispatchKey::Autograd, rets) };
-    let edges = tape::collect_edges(call, rule.get().args())?;
+    let mut edges = tape::collect_edges(call, rule.args)?;
     if edges.is_empty() {
         return redispatch(call, DispatchKey::Autograd, rets);
     }
-    let mut saver = Saver::new(&edges);
-    rule.get().save_inputs(call, &mut saver)?;
+    let mut saved = Saved::default();
+    rule.get().save_inputs(call, &mut Saver::new(&edges, &mut saved))?;
     redispatch(call, DispatchKey::Autograd, rets)?;
-    rule.get().save_outputs(call, rets, &mut saver)?;
-    let (saved, not_differentiable) = saver.close();
-    let find = |e: &Edge| input_of(call, e);
-    let outputs = Outputs { rets, given: &[], inputs: &find, count: count(rets), flags: view_flag(call, rets) };
-    let node = tape::build(rule, Some(call.op), edges, saved, &outputs)?;
-    tape::tie(node, &outputs, &not_differentiable);
+    rule.get().save_outputs(call, rets, &mut Saver::new(&edges, &mut saved))?;
+    let (outputs, flags) = (count(rets), view_flag(call, rets));
+    let recipe = Recipe { rule, op: Some(call.op), edges: &mut edges, saved: &mut saved, outputs, flags };
+    let node = recipe.build(|edges| specs(call, edges, rets))?;
+    tape::tie(node, rets, &saved);
     Ok(())
+}
+
+#[cold]
+fn specs(call: &Call<'_>, edges: &[Edge], rets: &Rets) -> Box<[Spec]> {
+    let mut specs: Vec<Spec> = edges.iter().filter_map(|e| input_of(call, e)).map(Spec::of).collect();
+    rets.iter().for_each(|v| v.for_each_tensor(|t| specs.push(Spec::of(t))));
+    specs.into()
 }
 
 fn input_of<'a>(call: &Call<'a>, e: &Edge) -> Option<&'a Tensor> {
@@ -41,17 +47,21 @@ fn input_of<'a>(call: &Call<'a>, e: &Edge) -> Option<&'a Tensor> {
     }
 }
 
+#[inline]
 fn count(rets: &Rets) -> u32 {
+    if let [Value::Tensor(_)] = rets.as_slice() {
+        return 1;
+    }
     let mut n = 0;
     rets.iter().for_each(|v| v.for_each_tensor(|_| n += 1));
     n
 }
 
 /// Marks the node of a call that returned a view of its first argument.
+#[inline]
 fn view_flag(call: &Call<'_>, rets: &Rets) -> u16 {
-    let (Some(Arg::Tensor(x)), Some(Value::Tensor(y))) = (call.args.first(), rets.first())
-    else {
-        return 0;
-    };
-    if y.is_view() && y.shares_storage(x) { flag::VIEW } else { 0 }
+    match (rets.first(), call.args.first()) {
+        (Some(Value::Tensor(y)), Some(Arg::Tensor(x))) if y.is_view() && y.shares_storage(x) => flag::VIEW,
+        _ => 0,
+    }
 }

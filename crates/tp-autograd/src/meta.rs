@@ -150,9 +150,9 @@ fn accumulator(t: &Tensor) -> Result<(NodeRef, u32)> {
         bits: 0,
         outputs: 1,
         flags: flag::LEAF,
-        edges: SmallVec::new(),
-        saved: SmallVec::new(),
-        values: SmallVec::new(),
+        edges: &mut SmallVec::new(),
+        saved: &mut SmallVec::new(),
+        values: &mut SmallVec::new(),
         extra: Some(NodeExtra::with_leaf(Spec::of(t))),
     })?;
     let mut history = meta.history.lock();

@@ -4,19 +4,20 @@
 
 use crate::expr::ExprRule;
 use crate::formulas;
-use crate::rule::{CustomRule, MISSING, RuleHandle, VjpRule};
+use crate::rule::{CustomRule, MISSING, Rule, RuleHandle, VjpRule};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use tp_dispatch::{Call, Error, GradRule, GradSpec, OpDef, Result, dispatcher};
 
 /// The rule for a call; None when the op is not differentiable.
-pub(crate) type Found = Option<RuleHandle>;
+pub(crate) type Found = Option<Rule>;
 
 struct Resolved {
     /// Kept, so that its address names this definition for ever.
     def: Arc<OpDef>,
-    rule: Option<&'static dyn VjpRule>,
+    /// Static, so that a copy counts no reference.
+    rule: Option<Rule>,
 }
 
 const SLOTS: usize = 1024;
@@ -30,7 +31,7 @@ pub(crate) fn resolve(call: &Call<'_>) -> Result<Found> {
         if let Some(hit) = unsafe { slot.load(Ordering::Acquire).as_ref() }
             && Arc::ptr_eq(&hit.def, call.def)
         {
-            return Ok(hit.rule.map(RuleHandle::Static));
+            return Ok(hit.rule.clone());
         }
     }
     find(call)
@@ -40,7 +41,7 @@ pub(crate) fn resolve(call: &Call<'_>) -> Result<Found> {
 fn find(call: &Call<'_>) -> Result<Found> {
     match &call.def.grad {
         GradSpec::Custom(_) => registered(call),
-        GradSpec::Missing => Ok(Some(RuleHandle::Static(&MISSING))),
+        GradSpec::Missing => Ok(Some(missing())),
         _ => built_in(call),
     }
 }
@@ -55,11 +56,12 @@ fn built_in(call: &Call<'_>) -> Result<Found> {
         GradSpec::Expr(texts) => Some(Box::leak(Box::new(ExprRule::compile(call.op.name(), call.def, texts)?))),
         GradSpec::Missing | GradSpec::Custom(_) => return find(call),
     };
+    let rule = rule.map(|r| Rule::of(RuleHandle::Static(r)));
     if let Some(slot) = BUILT_IN.get(call.op.id().0 as usize) {
-        let fresh = Box::leak(Box::new(Resolved { def: call.def.clone(), rule }));
+        let fresh = Box::leak(Box::new(Resolved { def: call.def.clone(), rule: rule.clone() }));
         slot.store(fresh, Ordering::Release);
     }
-    Ok(rule.map(RuleHandle::Static))
+    Ok(rule)
 }
 
 fn registered(call: &Call<'_>) -> Result<Found> {
@@ -69,7 +71,11 @@ fn registered(call: &Call<'_>) -> Result<Found> {
     });
     let rule = rule.as_deref().map(GradRule::as_any).and_then(|r| r.downcast_ref::<CustomRule>());
     match rule {
-        Some(rule) => Ok(Some(RuleHandle::Shared(rule.0.clone()))),
-        None => Ok(Some(RuleHandle::Static(&MISSING))),
+        Some(rule) => Ok(Some(Rule::of(RuleHandle::Shared(rule.0.clone())))),
+        None => Ok(Some(missing())),
     }
+}
+
+fn missing() -> Rule {
+    Rule::of(RuleHandle::Static(&MISSING))
 }

@@ -78,6 +78,27 @@ impl RuleHandle {
     }
 }
 
+/// A rule with what recording asks of it every time.
+#[derive(Clone)]
+pub(crate) struct Rule {
+    pub handle: RuleHandle,
+    pub args: u64,
+    pub foreign: bool,
+    pub reaches_host: bool,
+}
+
+impl Rule {
+    pub fn of(handle: RuleHandle) -> Rule {
+        let r = handle.get();
+        Rule { args: r.args(), foreign: r.is_foreign(), reaches_host: r.reaches_host(), handle }
+    }
+
+    #[inline]
+    pub fn get(&self) -> &dyn VjpRule {
+        self.handle.get()
+    }
+}
+
 /// A rule that a user registered, as tp-dispatch carries it.
 pub struct CustomRule(pub Arc<dyn VjpRule>);
 

@@ -25,6 +25,7 @@ pub mod report;
 mod run;
 mod split;
 mod stamp;
+mod svg;
 pub mod text;
 mod training;
 pub mod verify;

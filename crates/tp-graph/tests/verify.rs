@@ -3,7 +3,7 @@
 mod support;
 
 use support::*;
-use tp_dispatch::{Effects, FakeRule, Value};
+use tp_dispatch::{Effects, Value};
 use tp_graph::entity::Entity;
 use tp_graph::ir::{Alias, Const, Def, Operand, Target, ValueType};
 use tp_graph::{Graph, NodeId, ValueId, capture_graph};

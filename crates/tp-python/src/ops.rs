@@ -200,11 +200,24 @@ pub fn copy(d: &OpDef, fake: Option<FakeRule>, grad: Option<GradSpec>) -> OpDef 
     }
 }
 
-/// The op object of `ns::name`, or None.
+/// The object of one overload alone; made once per overload and kept.
+fn overload_object<'py>(py: Python<'py>, op: OpHandle) -> PyResult<Bound<'py, PyAny>> {
+    let full = op.full_name();
+    if let Some(found) = packets(py).get_item(&full)? {
+        return Ok(found);
+    }
+    // SAFETY: lock held, the type is ready once the module is.
+    let obj = unsafe { Bound::from_owned_ptr_or_err(py, opobj::new(Packet::new(base_name(op.name()), &[op])))? };
+    packets(py).set_item(full, &obj)?;
+    Ok(obj)
+}
+
+/// The op object of `ns::name`, that of one overload for `ns::name.overload`, or None.
 #[pyfunction]
 pub fn get_op<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
     if let Some(op) = Registry::global().get(name) {
-        return op_object(py, op).map(Some);
+        let alone = base_name(name) != name;
+        return if alone { overload_object(py, op) } else { op_object(py, op) }.map(Some);
     }
     // Only overloads may be defined under the base name.
     let prefix = format!("{name}.");

@@ -54,6 +54,8 @@ def compare(
     check_stride: bool = False,
 ) -> Comparison:
     """Compares shape, dtype, device and then the elements: |actual - expected| <= atol + rtol * |expected|."""
+    if isinstance(actual.literal, float) and isinstance(expected.literal, float):
+        return _numbers(actual.literal, expected.literal, rtol, atol)
     if actual.values is None or expected.values is None:
         same = actual.same_bits(expected)
         return Comparison(
@@ -68,6 +70,14 @@ def compare(
     rtol = default[0] if rtol is None else rtol
     atol = default[1] if atol is None else atol
     return _elements(actual.values, expected.values, actual.dtype, rtol, atol, equal_nan)
+
+
+def _numbers(got: float, want: float, rtol: float | None, atol: float | None) -> Comparison:
+    """Python numbers that a call returned, as float64 is compared."""
+    default = TOLERANCES["float64"]
+    rtol, atol = default[0] if rtol is None else rtol, default[1] if atol is None else atol
+    ok = got == want or (got != got and want != want) or abs(got - want) <= atol + rtol * abs(want)
+    return Comparison(ok, f"got {got!r}, expected {want!r}; allowed rtol {rtol:.3g}, atol {atol:.3g}")
 
 
 def _elements(

@@ -68,7 +68,11 @@ def _spread(accepted: list[Accepted], count: int) -> list[Accepted]:
 
 def _training_cases(subject: Subject, accepted: list[Accepted]) -> list[Case]:
     """Cases in which something can be differentiated."""
-    if subject.mutated or subject.info.get("autograd") in ("missing", "not differentiable"):
+    if (
+        subject.mutated
+        or not subject.repeatable
+        or subject.info.get("autograd") in ("missing", "not differentiable")
+    ):
         return []
     plain = [item.case for item in accepted if all(r.dtype == "float32" for r in item.case.recipes())]
     usable = [case for case in plain if case.recipes() and "special" not in case.label]
@@ -88,8 +92,7 @@ def _check_forward(
     compiled = _compile(subject, backend)
     run = Run(built=built)
     before = _native.set_grad_enabled(False)
-    if "random" in subject.effects:
-        _native.manual_seed(0)
+    subject.seed()
     try:
         result = compiled(*built.args, **built.kwargs)
     except Exception as error:
@@ -116,7 +119,7 @@ def _check_training(
     name = f"gradient compiled with {backend} against eager"
     where = replay(subject, case)
     try:
-        eager = record(subject.function, case)
+        eager = record(subject, case)
         if not eager.outputs:
             return
         wanted = eager.gradients(cotangents(eager.outputs, options.seed))
@@ -124,7 +127,7 @@ def _check_training(
         return  # the eager gradient's own check says so
     compiled = _compile(subject, backend)
     try:
-        found_run = record(compiled, case)
+        found_run = record(subject, case, compiled)
         if found_run.indices != eager.indices:
             detail = f"outputs {found_run.indices} require a gradient, in eager {eager.indices}"
             values.fail(name, f"{detail}\n{where}", subject.location)

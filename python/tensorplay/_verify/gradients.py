@@ -64,9 +64,11 @@ def differentiable(case: Case, dtype: str | None) -> Case:
     return case.map(f"{case.label}, {dtype}" if dtype else case.label, change)
 
 
-def record(function: Any, case: Case) -> Recorded:
-    """Calls `function` with gradients recorded."""
+def record(subject: Subject, case: Case, function: Any = None) -> Recorded:
+    """Calls the subject, or another form of it, with gradients recorded."""
+    function = function or subject.function
     built = case.build()
+    subject.seed()
     with WithGrad():
         results = flatten(function(*built.args, **built.kwargs))
     found = [(i, r) for i, r in enumerate(results) if is_tensor(r) and r.requires_grad]
@@ -136,7 +138,7 @@ def _suits(case: Case) -> bool:
 def _check_not_differentiable(subject: Subject, cases: list[Case], tally: Tally) -> None:
     case = differentiable(cases[0], None)
     try:
-        recorded = record(subject.function, case)
+        recorded = record(subject, case)
     except Exception as error:
         tally.fail(
             "gradient", f"an input that requires a gradient is refused: {refusal(error)}", subject.location
@@ -157,7 +159,7 @@ def _check_case(subject: Subject, case: Case, seed: int, tally: Tally) -> None:
         exact = differentiable(case, None)
     where = replay(subject, exact)
     try:
-        recorded = record(subject.function, exact)
+        recorded = record(subject, exact)
         if not recorded.outputs:
             tally.skip(f"gradient: {case.label}", "no output requires a gradient", subject.location)
             return

@@ -9,7 +9,6 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from tensorplay import _native
 from tensorplay._verify.arrays import NoGrad, flatten, to_numpy
 from tensorplay._verify.inputs import Case, TensorRecipe
 from tensorplay._verify.subject import Subject
@@ -47,8 +46,7 @@ class Numeric:
 
     def _outputs(self, case: Case) -> list[np.ndarray[Any, Any]]:
         built = case.build()
-        if "random" in self.subject.effects:
-            _native.manual_seed(0)
+        self.subject.seed()
         with NoGrad():
             results = flatten(self.subject.function(*built.args, **built.kwargs))
         return [to_numpy(results[i]).astype("float64") for i in self.indices]

@@ -129,21 +129,27 @@ class Subject:
     def learn_effects(self, run: Run) -> None:
         """A plain function has the effects of the ops that it was seen to call."""
         if not self.is_op and run.error is None:
-            names = {event.op.removesuffix(".default") for event in run.events}
-            seen = {effect for name in names for effect in _native.op_info(name)["effects"]}
+            # A compiled region is one event that names each of its ops.
+            names = {name.removesuffix(".default") for event in run.events for name in event.op.split()}
+            known = [name for name in names if _native.get_op(name) is not None]
+            seen = {effect for name in known for effect in _native.op_info(name)["effects"]}
             self.info["effects"] = sorted(seen | self.effects)
 
     def declares(self, argument: str) -> bool:
         """Whether the schema says that this argument (or the list it is an item of) is written to."""
         return argument.split("[")[0] in self.mutated
 
+    def seed(self) -> None:
+        """Before a run of a subject that draws random numbers: the same ones each time."""
+        if "random" in self.effects:
+            _native.manual_seed(0)
+
     def run(self, case: Case, kernel: Kernel | None = None) -> Run:
         """One observed call without gradients, of `kernel` or of whatever the dispatcher chooses."""
         run, built = Run(), case.build()
         watched = [*built.tensors, *((name, t, t) for name, t in self._watched(kernel))]
         before = [(around(tensor, base), bits(tensor), tensor._version) for _, tensor, base in watched]
-        if "random" in self.effects:
-            _native.manual_seed(0)
+        self.seed()
         with NoGrad(), self.choice(kernel), tracing() as events:
             try:
                 result = self._call(kernel, built)

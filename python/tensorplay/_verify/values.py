@@ -13,6 +13,7 @@ from tensorplay._verify.arrays import Snapshot
 from tensorplay._verify.compare import Comparison, compare
 from tensorplay._verify.inputs import Case
 from tensorplay._verify.poison import PATTERNS, poison
+from tensorplay._verify.precise import as_exact_as_the_default
 from tensorplay._verify.report import Tally
 from tensorplay._verify.subject import Kernel, Run, Subject
 from tensorplay.errors import ContractError, NoKernelError, TensorPlayError
@@ -234,16 +235,16 @@ def check_kernel(
     check_writes(subject, item.case, run, kernel, tally)
     comparison, value = compare_runs(run, item.run, options)
     if comparison.ok:
-        tally.ok(
-            name,
-            f"worst case '{item.case.label}', {value}: {comparison.detail}",
-            score=comparison.score,
-            location=kernel.location,
-        )
-    else:
-        strided = any(not t.is_contiguous() for _, t, _ in run.built.tensors) if run.built else False
-        kind = "non-contiguous input: mismatch; " if strided else ""
-        tally.fail(name, f"{kind}{value}: {comparison.detail}\n{where}", kernel.location)
+        detail = f"worst case '{item.case.label}', {value}: {comparison.detail}"
+        tally.ok(name, detail, score=comparison.score, location=kernel.location)
+        return
+    rounded = as_exact_as_the_default(subject, item.case, run, item.run, options.rtol, options.atol)
+    if rounded is not None:
+        tally.ok(name, f"case '{item.case.label}', {rounded}", score=0.5, location=kernel.location)
+        return
+    strided = any(not t.is_contiguous() for _, t, _ in run.built.tensors) if run.built else False
+    kind = "non-contiguous input: mismatch; " if strided else ""
+    tally.fail(name, f"{kind}{value}: {comparison.detail}\n{where}", kernel.location)
 
 
 def passed_over(subject: Subject, kernel: Kernel, run: Run) -> str | None:

@@ -31,6 +31,8 @@ pub(crate) struct ExprRule {
     variables: Box<[Variable]>,
     /// One per argument.
     formulas: Box<[Option<Formula>]>,
+    /// The variables each formula uses, as bits.
+    uses: Box<[u64]>,
     args: u64,
     /// The argument an in-place op writes to.
     written: Option<usize>,
@@ -62,6 +64,7 @@ impl ExprRule {
         Ok(ExprRule {
             name: name.into(),
             variables: variables.into(),
+            uses: formulas.iter().map(|f: &Option<Formula>| f.as_ref().map_or(0, |f| f.uses)).collect(),
             formulas: formulas.into(),
             args,
             written: def.params.written.first().map(|&i| i as usize),
@@ -71,7 +74,7 @@ impl ExprRule {
     /// The variables that the formulas of the arguments behind `edges` use, as bits.
     #[inline]
     fn uses(&self, edges: &[crate::tape::Edge]) -> u64 {
-        edges.iter().filter_map(|e| self.formulas[e.arg()].as_ref()).fold(0, |bits, f| bits | f.uses)
+        edges.iter().fold(0, |bits, e| bits | self.uses[e.arg()])
     }
 
     /// Saved tensors and scalars, by variable.

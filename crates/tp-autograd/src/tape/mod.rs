@@ -14,4 +14,4 @@ pub use saved::SavedTensor;
 
 pub(crate) use extra::{GradSlot, Leaf};
 pub(crate) use node::{Claim, Parts, flag};
-pub(crate) use record::{Edges, Outputs, build, collect_edges, tie};
+pub(crate) use record::{Edges, Recipe, Saved, collect_edges, tie};

@@ -93,15 +93,16 @@ impl Edge {
 }
 
 /// What a node is made of.
-pub(crate) struct Parts {
+pub(crate) struct Parts<'a> {
     pub rule: RuleHandle,
     pub op: Option<OpHandle>,
     pub bits: u64,
     pub outputs: u32,
     pub flags: u16,
-    pub edges: SmallVec<[Edge; 2]>,
-    pub saved: SmallVec<[SavedTensor; 3]>,
-    pub values: SmallVec<[Value; 2]>,
+    /// Moved out, like the two after it.
+    pub edges: &'a mut SmallVec<[Edge; 2]>,
+    pub saved: &'a mut SmallVec<[SavedTensor; 2]>,
+    pub values: &'a mut SmallVec<[Value; 2]>,
     pub extra: Option<Box<NodeExtra>>,
 }
 
@@ -128,13 +129,13 @@ fn layout_of(outputs: usize, edges: usize, saved: usize, values: usize) -> Layou
 impl Node {
     /// Builds a node from its parts.
     #[inline]
-    pub(crate) fn create(mut parts: Parts) -> Result<NodeRef> {
+    pub(crate) fn create(mut parts: Parts<'_>) -> Result<NodeRef> {
         let layout = layout_of(parts.outputs as usize, parts.edges.len(), parts.saved.len(), parts.values.len());
         let Some(block) = pool::node_alloc(layout) else {
             let message = format!("out of memory: {} bytes for a node of the tape", layout.size());
             return Err(Error::new(ErrorKind::Memory, "TP1111", message));
         };
-        let seq = if parts.flags & flag::LEAF != 0 { 0 } else { tick(&parts.edges) };
+        let seq = if parts.flags & flag::LEAF != 0 { 0 } else { tick(parts.edges) };
         let (rule, shared) = parts.rule.into_raw();
         let flags = parts.flags | if shared { flag::SHARED_RULE } else { 0 };
         let p = block.cast::<Node>().as_ptr();
@@ -158,9 +159,9 @@ impl Node {
             for nr in 0..parts.outputs as usize {
                 ptr::write(node.slots_ptr().add(nr), None);
             }
-            move_in(&mut parts.edges, node.edges_ptr());
-            move_in(&mut parts.saved, node.saved_ptr());
-            move_in(&mut parts.values, node.values_ptr());
+            move_in(parts.edges, node.edges_ptr());
+            move_in(parts.saved, node.saved_ptr());
+            move_in(parts.values, node.values_ptr());
             Ok(NodeRef(NonNull::new_unchecked(p)))
         }
     }

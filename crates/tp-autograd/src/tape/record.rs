@@ -3,13 +3,13 @@
 use super::extra::{NodeExtra, Spec};
 use super::node::{Edge, Node, NodeRef, Parts, flag};
 use super::saved::SavedTensor;
-use crate::rule::{RuleHandle, VjpRule};
+use crate::rule::{Rule, RuleHandle, VjpRule};
 use crate::{anomaly, hooks, meta};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tp_dispatch::host::HostRef;
-use tp_dispatch::{Call, OpHandle, Result, Value, state};
+use tp_dispatch::{Arg, Call, OpHandle, Result, Value, state};
 use tp_tensor::Tensor;
 
 pub(crate) type Edges = SmallVec<[Edge; 2]>;
@@ -23,11 +23,11 @@ pub(crate) fn collect_edges(call: &Call<'_>, wanted: u64) -> Result<Edges> {
             continue;
         }
         match *arg {
-            tp_dispatch::Arg::Tensor(t) => push_edge(&mut edges, t, i, 0)?,
-            tp_dispatch::Arg::Tensors(ts) => {
+            Arg::Tensor(t) => push_edge(&mut edges, t, i, 0)?,
+            Arg::Tensors(ts) => {
                 ts.iter().enumerate().try_for_each(|(k, t)| push_edge(&mut edges, t, i, k))?;
             }
-            tp_dispatch::Arg::OptTensors(ts) => {
+            Arg::OptTensors(ts) => {
                 let given = ts.iter().enumerate().filter_map(|(k, t)| Some((k, t.as_ref()?)));
                 for (k, t) in given {
                     push_edge(&mut edges, t, i, k)?;
@@ -48,27 +48,31 @@ fn push_edge(edges: &mut Edges, t: &Tensor, arg: usize, index: usize) -> Result<
     Ok(())
 }
 
+/// What a rule saved for one call. It stays where it was made and is moved into the node once.
+#[derive(Default)]
+pub(crate) struct Saved {
+    tensors: SmallVec<[SavedTensor; 2]>,
+    values: SmallVec<[Value; 2]>,
+    bits: u64,
+    rare: Option<Box<Rare>>,
+}
+
+#[derive(Default)]
+struct Rare {
+    not_differentiable: SmallVec<[u32; 4]>,
+    payload: Option<HostRef>,
+}
+
 /// Collects what a rule saves for one call.
 pub struct Saver<'a> {
     edges: &'a [Edge],
-    tensors: SmallVec<[SavedTensor; 3]>,
-    values: SmallVec<[Value; 2]>,
-    bits: u64,
-    not_differentiable: SmallVec<[u32; 2]>,
-    payload: Option<HostRef>,
+    saved: &'a mut Saved,
 }
 
 impl<'a> Saver<'a> {
     #[inline]
-    pub(crate) fn new(edges: &'a [Edge]) -> Saver<'a> {
-        Saver {
-            edges,
-            tensors: SmallVec::new(),
-            values: SmallVec::new(),
-            bits: 0,
-            not_differentiable: SmallVec::new(),
-            payload: None,
-        }
+    pub(crate) fn new(edges: &'a [Edge], saved: &'a mut Saved) -> Saver<'a> {
+        Saver { edges, saved }
     }
 
     /// Whether argument `arg` (or an item of it) needs a gradient.
@@ -91,169 +95,126 @@ impl<'a> Saver<'a> {
     /// Saves a tensor that is no output of this call.
     #[inline]
     pub fn input(&mut self, t: &Tensor) {
-        self.tensors.push(SavedTensor::input(t));
+        self.saved.tensors.push(SavedTensor::input(t));
     }
 
     /// Saves output `nr` (counting every tensor the call returns) without making a cycle.
     #[inline]
     pub fn output(&mut self, t: &Tensor, nr: usize) {
-        self.tensors.push(SavedTensor::output(t, nr));
+        self.saved.tensors.push(SavedTensor::output(t, nr));
     }
 
     /// Keeps a place for a tensor that is not there.
     pub fn none(&mut self) {
-        self.tensors.push(SavedTensor::none());
+        self.saved.tensors.push(SavedTensor::none());
     }
 
     #[inline]
     pub fn value(&mut self, v: Value) {
-        self.values.push(v);
+        self.saved.values.push(v);
     }
 
     #[inline]
     pub fn ints(&mut self, v: &[i64]) {
-        self.values.push(Value::Ints(v.into()));
+        self.saved.values.push(Value::Ints(v.into()));
     }
 
     #[inline]
     pub fn int(&mut self, v: i64) {
-        self.values.push(Value::Int(v));
+        self.saved.values.push(Value::Int(v));
     }
 
     /// Sets bits that the backward call can read.
     #[inline]
     pub fn set_bits(&mut self, bits: u64) {
-        self.bits |= bits;
+        self.saved.bits |= bits;
     }
 
     /// Output `nr` will not require grad.
     pub fn mark_non_differentiable(&mut self, nr: usize) {
-        self.not_differentiable.push(nr as u32);
+        self.saved.rare.get_or_insert_default().not_differentiable.push(nr as u32);
     }
 
     /// Keeps an object of the host language with the node.
     pub fn set_payload(&mut self, payload: HostRef) {
-        self.payload = Some(payload);
+        self.saved.rare.get_or_insert_default().payload = Some(payload);
     }
 }
 
-/// Builds the node of a call. Its outputs are tied to it by `tie`.
-#[inline]
-pub(crate) fn build(
-    rule: RuleHandle,
-    op: Option<OpHandle>,
-    edges: Edges,
-    saved: Saved,
-    outputs: &Outputs<'_>,
-) -> Result<NodeRef> {
-    let r = rule.get();
-    let mut flags = outputs.flags;
-    let reaches = r.reaches_host()
-        || saved.payload.is_some()
-        || edges.iter().any(|e| e.node.reaches_host())
-        || saved.tensors.iter().any(|s| s.raw().is_some_and(Tensor::needs_tracking));
-    if reaches {
-        flags |= flag::REACHES;
-    }
-    let extra = match r.is_foreign() || saved.payload.is_some() || anomaly::is_on() {
-        true => Some(make_extra(r.is_foreign(), &edges, saved.payload, outputs)),
-        false => None,
-    };
-    let node = Node::create(Parts {
-        rule,
-        op,
-        bits: saved.bits,
-        outputs: outputs.count,
-        flags,
-        edges,
-        saved: saved.tensors,
-        values: saved.values,
-        extra,
-    })?;
-    if reaches && let Some(hooks) = hooks::host_hooks() {
-        hooks.recorded(&node);
-    }
-    Ok(node)
-}
-
-/// Gives every differentiable output its history.
-#[inline]
-pub(crate) fn tie(node: NodeRef, outputs: &Outputs<'_>, not_differentiable: &[u32]) {
-    let mut last: Option<(u32, &Tensor)> = None;
-    outputs.for_each(|nr, t| {
-        // An output that already requires grad is an input handed through.
-        if t.dtype().is_float() && !t.requires_grad() && !not_differentiable.contains(&nr) {
-            if let Some((nr, t)) = last.replace((nr, t)) {
-                meta::set_history(t, node.clone(), nr);
-            }
-        }
-    });
-    if let Some((nr, t)) = last {
-        meta::set_history(t, node, nr);
-    }
-}
-
-/// A saver that let go of the edges it looked at.
-pub(crate) struct Saved {
-    tensors: SmallVec<[SavedTensor; 3]>,
-    values: SmallVec<[Value; 2]>,
-    bits: u64,
-    payload: Option<HostRef>,
-}
-
-impl Saver<'_> {
-    /// What was saved, and the outputs marked as not differentiable.
-    #[inline]
-    pub(crate) fn close(self) -> (Saved, SmallVec<[u32; 2]>) {
-        let Saver { tensors, values, bits, not_differentiable, payload, .. } = self;
-        (Saved { tensors, values, bits, payload }, not_differentiable)
-    }
-}
-
-/// The tensors a call returned.
-pub(crate) struct Outputs<'a> {
-    pub rets: &'a [Value],
-    pub given: &'a [&'a Tensor],
-    /// Inputs in the order of the edges, for the specs of foreign rules.
-    pub inputs: &'a dyn Fn(&Edge) -> Option<&'a Tensor>,
-    pub count: u32,
+/// A node to be: everything but its outputs.
+pub(crate) struct Recipe<'a> {
+    pub rule: Rule,
+    pub op: Option<OpHandle>,
+    pub edges: &'a mut Edges,
+    pub saved: &'a mut Saved,
+    pub outputs: u32,
     pub flags: u16,
 }
 
-impl<'a> Outputs<'a> {
-    pub fn for_each(&self, mut f: impl FnMut(u32, &'a Tensor)) {
-        let mut nr = 0;
-        for value in self.rets {
-            value.for_each_tensor(|t| {
-                f(nr, t);
-                nr += 1;
-            });
+impl Recipe<'_> {
+    /// Builds the node. `specs` gives what the gradients of a foreign rule are checked against: the inputs with an
+    /// edge, then the outputs.
+    #[inline]
+    pub fn build(self, specs: impl FnOnce(&[Edge]) -> Box<[Spec]>) -> Result<NodeRef> {
+        let Recipe { rule, op, edges, saved, outputs, mut flags } = self;
+        let mut extra = None;
+        if rule.foreign || saved.rare.is_some() || anomaly::is_on() {
+            let payload = saved.rare.as_mut().and_then(|r| r.payload.take());
+            if payload.is_some() {
+                flags |= flag::REACHES;
+            }
+            extra = Some(Box::new(NodeExtra {
+                specs: rule.foreign.then(|| specs(edges)),
+                payload: Mutex::new(payload),
+                location: if anomaly::is_on() { tp_dispatch::host::location() } else { None },
+                ..NodeExtra::default()
+            }));
         }
-        for t in self.given {
-            f(nr, t);
-            nr += 1;
+        if rule.reaches_host
+            || edges.iter().any(|e| e.node.reaches_host())
+            || saved.tensors.iter().any(|s| s.raw().is_some_and(Tensor::needs_tracking))
+        {
+            flags |= flag::REACHES;
         }
+        let (tensors, values) = (&mut saved.tensors, &mut saved.values);
+        let parts =
+            Parts { rule: rule.handle, op, bits: saved.bits, outputs, flags, edges, saved: tensors, values, extra };
+        let node = Node::create(parts)?;
+        if node.reaches_host()
+            && let Some(hooks) = hooks::host_hooks()
+        {
+            hooks.recorded(&node);
+        }
+        Ok(node)
     }
 }
 
-#[cold]
-fn make_extra(
-    foreign: bool,
-    edges: &Edges,
-    payload: Option<HostRef>,
-    outputs: &Outputs<'_>,
-) -> Box<NodeExtra> {
-    let mut specs: Vec<Spec> = Vec::new();
-    if foreign {
-        specs.extend(edges.iter().filter_map(|e| (outputs.inputs)(e)).map(Spec::of));
-        outputs.for_each(|_, t| specs.push(Spec::of(t)));
+/// Gives every differentiable output its history; outputs are numbered in order, lists flattened.
+#[inline]
+pub(crate) fn tie(node: NodeRef, rets: &[Value], saved: &Saved) {
+    if let ([Value::Tensor(t)], None) = (rets, &saved.rare) {
+        return if differentiable(t) { meta::set_history(t, node, 0) };
     }
-    Box::new(NodeExtra {
-        specs: foreign.then(|| specs.into()),
-        payload: Mutex::new(payload),
-        location: if anomaly::is_on() { tp_dispatch::host::location() } else { None },
-        ..NodeExtra::default()
-    })
+    let mut nr = 0;
+    for value in rets {
+        value.for_each_tensor(|t| {
+            tie_one(&node, t, nr, saved);
+            nr += 1;
+        });
+    }
+}
+
+/// An output that already requires grad is an input handed through, with its own history.
+#[inline]
+fn differentiable(t: &Tensor) -> bool {
+    t.dtype().is_float() && !t.requires_grad()
+}
+
+fn tie_one(node: &NodeRef, t: &Tensor, nr: u32, saved: &Saved) {
+    let marked = saved.rare.as_ref().is_some_and(|r| r.not_differentiable.contains(&nr));
+    if differentiable(t) && !marked {
+        meta::set_history(t, node.clone(), nr);
+    }
 }
 
 /// Records one node by hand: `outputs` were computed from `inputs`, and `rule` knows how to go back. The edges of
@@ -274,12 +235,22 @@ pub fn record_node(
     if edges.is_empty() {
         return Ok(None);
     }
-    let mut saver = Saver::new(&edges);
-    save(&mut saver)?;
-    let (saved, not_differentiable) = saver.close();
-    let find = |e: &Edge| inputs.get(e.index()).copied();
-    let outputs = Outputs { rets: &[], given: outputs, inputs: &find, count: outputs.len() as u32, flags: 0 };
-    let node = build(RuleHandle::Shared(rule), None, edges, saved, &outputs)?;
-    tie(node.clone(), &outputs, &not_differentiable);
+    let mut saved = Saved::default();
+    save(&mut Saver::new(&edges, &mut saved))?;
+    let recipe = Recipe {
+        rule: Rule::of(RuleHandle::Shared(rule)),
+        op: None,
+        edges: &mut edges,
+        saved: &mut saved,
+        outputs: outputs.len() as u32,
+        flags: 0,
+    };
+    let node = recipe.build(|edges| {
+        let used = edges.iter().filter_map(|e| inputs.get(e.index()));
+        used.chain(outputs).map(|t| Spec::of(t)).collect()
+    })?;
+    for (nr, t) in (0u32..).zip(outputs) {
+        tie_one(&node, t, nr, &saved);
+    }
     Ok(Some(node))
 }

@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use tp_dispatch::kernel::HostArgs;
-use tp_dispatch::state::KeyGuard;
+use tp_dispatch::state::{self, KeyGuard};
 use tp_dispatch::{Arg, Call, DispatchKey, Error, KeySet, Registry, Result, Rets, Value, fake};
 use tp_tensor::Tensor;
 
@@ -28,9 +28,9 @@ pub fn install() {
     Registry::global().install_layer(DispatchKey::Capture, capture_kernel);
 }
 
-/// True while this thread is inside a capture.
+/// True while calls of this thread are being captured. Inside a kernel or a fake rule they are not.
 pub fn active() -> bool {
-    SCOPES.with(|s| !s.borrow().is_empty())
+    state::includes(DispatchKey::Capture)
 }
 
 /// One capture in progress on this thread; the innermost one records.

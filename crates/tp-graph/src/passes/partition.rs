@@ -88,8 +88,8 @@ struct Group {
     stretch: u32,
     /// Groups whose results it needs, directly or not.
     needs: BitSet,
-    /// An upper bound of the values it reads from outside.
-    reads: usize,
+    /// Values it reads from outside.
+    reads: Vec<ValueId>,
 }
 
 pub fn run(graph: &Graph) -> Partition {
@@ -133,8 +133,10 @@ impl Builder<'_> {
             needs.insert(before);
             needs.extend(&self.groups[before].needs);
         }
-        let mut reads = 0;
-        node.for_each_use(|_| reads += 1);
+        let mut reads: Vec<ValueId> = Vec::new();
+        if opaque.is_none() {
+            node.for_each_use(|v| reads.push(v));
+        }
         if node.effects.mutates {
             self.stretch += 1;
         }
@@ -201,7 +203,7 @@ impl Builder<'_> {
         if x.stretch != y.stretch {
             return Some(BreakReason::Write);
         }
-        if x.nodes.len() + y.nodes.len() > MAX_NODES || x.reads + y.reads > MAX_READS {
+        if x.nodes.len() + y.nodes.len() > MAX_NODES || self.joint_reads(x, y).len() > MAX_READS {
             return Some(BreakReason::TooLarge);
         }
         // Convex: no group outside needs one of the two and is needed by the other.
@@ -215,12 +217,25 @@ impl Builder<'_> {
         (0..self.groups.len()).any(between).then_some(BreakReason::NotConvex)
     }
 
+    /// What two groups would read from outside if they were one.
+    fn joint_reads(&self, x: &Group, y: &Group) -> Vec<ValueId> {
+        let inside = |v: &ValueId| match self.graph.values[*v].def {
+            Def::Node(n) => x.nodes.binary_search(&n).is_ok() || y.nodes.binary_search(&n).is_ok(),
+            Def::Input(_) => false,
+        };
+        let mut reads: Vec<ValueId> =
+            x.reads.iter().chain(&y.reads).copied().filter(|v| !inside(v)).collect();
+        reads.sort_unstable();
+        reads.dedup();
+        reads
+    }
+
     /// Puts group `a` into `b`; later groups that need one now need both.
     fn merge(&mut self, a: usize, b: usize) -> usize {
         let (from, to) = (a.max(b), a.min(b));
+        let reads = self.joint_reads(&self.groups[from], &self.groups[to]);
         let taken = std::mem::take(&mut self.groups[from].nodes);
         let needs = std::mem::take(&mut self.groups[from].needs);
-        let reads = self.groups[from].reads;
         let group = &mut self.groups[to];
         for n in &taken {
             self.of[n.index()] = to;
@@ -230,7 +245,7 @@ impl Builder<'_> {
         group.needs.extend(&needs);
         group.needs.remove(to);
         group.needs.remove(from);
-        group.reads += reads;
+        group.reads = reads;
         let all = group.needs.clone();
         // Whatever needs one of the two came after the older one.
         for g in to + 1..self.groups.len() {

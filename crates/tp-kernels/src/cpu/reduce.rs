@@ -30,27 +30,35 @@ pub struct Middle {
 
 impl Middle {
     pub fn new(x: &Tensor, r: &Reduction) -> Result<Middle> {
-        let size = |k: &usize| x.sizes()[*k];
-        let product = |axes: &[usize]| axes.iter().map(size).product::<i64>() as usize;
-        let (mut reduced, kept): (Vec<usize>, Vec<usize>) = (0..x.ndim()).partition(|&k| r.has(k));
-        if x.is_contiguous() {
-            // Axes of size 1 may stand anywhere.
-            let inside = |k: &&usize| x.sizes()[**k] != 1;
-            let ends = (reduced.iter().find(inside), reduced.iter().rfind(inside));
-            let (first, last) = match ends {
-                (Some(&first), Some(&last)) => (first, last),
-                _ => (x.ndim(), x.ndim()),
-            };
-            if !kept.iter().any(|&k| first < k && k < last && x.sizes()[k] != 1) {
-                let (outer, inner): (Vec<usize>, Vec<usize>) = kept.iter().partition(|&&k| k < first);
-                return Ok(Middle {
-                    data: x.clone(),
-                    outer: product(&outer),
-                    n: product(&reduced),
-                    inner: product(&inner),
-                });
-            }
+        match Middle::as_it_is(x, r) {
+            Some(middle) => Ok(middle),
+            None => Middle::rearranged(x, r),
         }
+    }
+
+    /// Where the reduced axes stand side by side in contiguous memory; axes of size 1 may stand anywhere.
+    fn as_it_is(x: &Tensor, r: &Reduction) -> Option<Middle> {
+        if !x.is_contiguous() {
+            return None;
+        }
+        let mut m = Middle { data: x.clone(), outer: 1, n: 1, inner: 1 };
+        let (mut begun, mut ended) = (false, false);
+        for (k, &size) in x.sizes().iter().enumerate().filter(|(_, size)| **size != 1) {
+            match (r.has(k), begun) {
+                (true, _) if ended => return None,
+                (true, _) => m.n *= size as usize,
+                (false, false) => m.outer *= size as usize,
+                (false, true) => m.inner *= size as usize,
+            }
+            ended |= begun && !r.has(k);
+            begun |= r.has(k);
+        }
+        Some(m)
+    }
+
+    fn rearranged(x: &Tensor, r: &Reduction) -> Result<Middle> {
+        let product = |axes: &[usize]| axes.iter().map(|&k| x.sizes()[k]).product::<i64>() as usize;
+        let (mut reduced, kept): (Vec<usize>, Vec<usize>) = (0..x.ndim()).partition(|&k| r.has(k));
         // Another order of axes may be contiguous as it is. The order within the reduced axes is free.
         reduced.sort_by_key(|&k| std::cmp::Reverse(x.strides()[k]));
         let ordered = |axes: [&[usize]; 2]| -> Result<Tensor> {

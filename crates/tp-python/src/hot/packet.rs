@@ -5,7 +5,7 @@ use super::bind::{self, CalleeInfo, Given, Scratch};
 use super::convert;
 use super::ffi::Obj;
 use super::{ret, shell};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use tp_dispatch::dispatcher::Session;
@@ -18,9 +18,9 @@ pub struct Packet {
     pub name: Box<str>,
     overloads: RefCell<Vec<Overload>>,
     first: OpHandle,
-    /// Positions of the overloads taking (Tensor, number) and (number, Tensor).
-    scalar: Option<OpHandle>,
-    scalar_left: Option<OpHandle>,
+    /// The overloads taking (Tensor, number) and (number, Tensor).
+    scalar: Cell<Option<OpHandle>>,
+    scalar_left: Cell<Option<OpHandle>>,
 }
 
 struct Overload {
@@ -31,17 +31,15 @@ struct Overload {
 impl Packet {
     /// `overloads` is not empty; the default one comes first.
     pub fn new(name: &str, overloads: &[OpHandle]) -> Packet {
-        let find = |suffix: &str| {
-            let want = format!("{name}.{suffix}");
-            overloads.iter().copied().find(|op| op.name() == want)
-        };
-        Packet {
+        let packet = Packet {
             name: name.into(),
             first: overloads[0],
-            scalar: find("Scalar"),
-            scalar_left: find("ScalarLeft"),
-            overloads: RefCell::new(overloads.iter().map(|op| Overload { op: *op, info: None }).collect()),
-        }
+            scalar: Cell::new(None),
+            scalar_left: Cell::new(None),
+            overloads: RefCell::new(Vec::new()),
+        };
+        overloads.iter().for_each(|op| packet.add_overload(*op));
+        packet
     }
 
     pub fn first(&self) -> OpHandle {
@@ -54,8 +52,14 @@ impl Packet {
 
     pub fn add_overload(&self, op: OpHandle) {
         let mut list = self.overloads.borrow_mut();
-        if !list.iter().any(|o| o.op == op) {
-            list.push(Overload { op, info: None });
+        if list.iter().any(|o| o.op == op) {
+            return;
+        }
+        list.push(Overload { op, info: None });
+        match op.name().strip_prefix(&*self.name) {
+            Some(".Scalar") => self.scalar.set(Some(op)),
+            Some(".ScalarLeft") => self.scalar_left.set(Some(op)),
+            _ => {}
         }
     }
 
@@ -96,12 +100,12 @@ pub unsafe fn call(p: &Packet, given: Given) -> Result<Obj> {
                         }
                     }
                     (true, false) => {
-                        if let (Some(op), Some(s)) = (p.scalar, number(b)) {
+                        if let (Some(op), Some(s)) = (p.scalar.get(), number(b)) {
                             return short(op, &[Arg::Tensor(shell::tensor_of(a)), Arg::Scalar(s)]);
                         }
                     }
                     (false, true) => {
-                        if let (Some(op), Some(s)) = (p.scalar_left, number(a)) {
+                        if let (Some(op), Some(s)) = (p.scalar_left.get(), number(a)) {
                             return short(op, &[Arg::Scalar(s), Arg::Tensor(shell::tensor_of(b))]);
                         }
                     }

@@ -108,7 +108,9 @@ pub unsafe fn init_type() -> *mut ffi::PyTypeObject {
         // class to us whose `__array_ufunc__` is None.
         unsafe {
             let ty = ffi::PyType_FromSpec(&mut spec);
-            if ty.is_null() || ffi::PyObject_SetAttrString(ty, c"__array_ufunc__".as_ptr(), ffi::Py_None()) != 0 {
+            if ty.is_null()
+                || ffi::PyObject_SetAttrString(ty, c"__array_ufunc__".as_ptr(), ffi::Py_None()) != 0
+            {
                 return Err(error::fetch());
             }
             exchange::install(ty)?;

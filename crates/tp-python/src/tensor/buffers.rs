@@ -44,7 +44,8 @@ fn without_view(obj: &Bound<'_, PyAny>, refused: PyErr) -> PyResult<Tensor> {
         Some("bfloat16") => {
             let bits = obj.call_method1("view", ("int16",))?;
             // SAFETY: a live object.
-            let view = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyMemoryView_FromObject(bits.as_ptr()))? };
+            let view =
+                unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyMemoryView_FromObject(bits.as_ptr()))? };
             borrow_view(obj, view, Some(DType::BF16))
         }
         Some(name) => Err(unsupported(name)).py(py),
@@ -58,7 +59,11 @@ fn dtype_name(obj: &Bound<'_, PyAny>) -> Option<String> {
 }
 
 /// The memory view holds the export for as long as the tensor lives; its own buffer is looked at and released.
-fn borrow_view(obj: &Bound<'_, PyAny>, view: Bound<'_, PyAny>, reading_as: Option<DType>) -> PyResult<Tensor> {
+fn borrow_view(
+    obj: &Bound<'_, PyAny>,
+    view: Bound<'_, PyAny>,
+    reading_as: Option<DType>,
+) -> PyResult<Tensor> {
     let py = obj.py();
     // SAFETY: a live object; the buffer is filled by the call.
     let opened = unsafe {
@@ -78,7 +83,8 @@ fn borrow_view(obj: &Bound<'_, PyAny>, view: Bound<'_, PyAny>, reading_as: Optio
         (format.to_string_lossy(), list(b.shape), list(b.strides))
     };
     if !b.suboffsets.is_null() {
-        return Err(Error::value("TP1123", "a buffer with suboffsets cannot be shared: copy it first")).py(py);
+        return Err(Error::value("TP1123", "a buffer with suboffsets cannot be shared: copy it first"))
+            .py(py);
     }
     let name = || dtype_name(obj).unwrap_or_else(|| format!("format '{format}'"));
     let dtype = dtype_of(&format, b.itemsize).ok_or_else(|| unsupported(&name())).py(py)?;
@@ -86,7 +92,8 @@ fn borrow_view(obj: &Bound<'_, PyAny>, view: Bound<'_, PyAny>, reading_as: Optio
     let mut steps = Dims::new();
     for (axis, (&size, &stride)) in sizes.iter().zip(&strides).enumerate() {
         if size > 1 && stride % item != 0 {
-            let message = format!("axis {axis} steps by {stride} bytes, which is no multiple of {item}: copy it first");
+            let message =
+                format!("axis {axis} steps by {stride} bytes, which is no multiple of {item}: copy it first");
             return Err(Error::value("TP1124", message)).py(py);
         }
         steps.push((stride / item) as i64);

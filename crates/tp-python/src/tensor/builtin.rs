@@ -57,8 +57,13 @@ impl Builtin {
         let op = self.handle()?;
         let session = Session::open(op)?;
         let mut rets = Rets::new();
-        let filled = session.def().params.fill(self.name, args)?;
-        session.call(&filled, HostArgs::NONE, &mut rets).map_err(|e| e.with_op(self.name))?;
+        let params = &session.def().params;
+        let called = if params.len() == args.len() {
+            session.call(args, HostArgs::NONE, &mut rets)
+        } else {
+            session.call(&params.fill(self.name, args)?, HostArgs::NONE, &mut rets)
+        };
+        called.map_err(|e| e.with_op(self.name))?;
         match rets.pop() {
             Some(Value::Tensor(t)) => Ok(t),
             _ => Err(Error::internal("TP9003", "the op returned no tensor").with_op(self.name)),

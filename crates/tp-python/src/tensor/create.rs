@@ -77,7 +77,10 @@ pub fn asarray<'py>(
     }
     match copy {
         Some(false) if fresh => {
-            let e = Error::value("TP1121", format!("{} cannot be shared without a copy, and copy is False", obj.get_type()));
+            let e = Error::value(
+                "TP1121",
+                format!("{} cannot be shared without a copy, and copy is False", obj.get_type()),
+            );
             Err(error::to_py(py, e))
         }
         Some(true) if !fresh => wrap(py, ops::CLONE.call(&[Arg::Tensor(&t)]).py(py)?),
@@ -96,7 +99,10 @@ pub fn from_numpy<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<B
         Some(t) => wrap(py, t),
         None => {
             let message = format!("argument 'array' must be a NumPy array, got {}", array.get_type());
-            Err(error::to_py(py, Error::argument("TP1002", message).note("tensorplay.asarray takes other objects")))
+            Err(error::to_py(
+                py,
+                Error::argument("TP1002", message).note("tensorplay.asarray takes other objects"),
+            ))
         }
     }
 }
@@ -186,7 +192,10 @@ pub fn fitting(s: Scalar, dtype: DType) -> Result<Scalar> {
     if let (Some(info), Scalar::Int(v)) = (dtype.int_info(), s)
         && (v < info.min || v > info.max)
     {
-        return Err(Error::value("TP1122", format!("{v} does not fit in {dtype} ({} to {})", info.min, info.max)));
+        return Err(Error::value(
+            "TP1122",
+            format!("{v} does not fit in {dtype} ({} to {})", info.min, info.max),
+        ));
     }
     Ok(Scalar::from_bits(s.to_bits(dtype), dtype))
 }

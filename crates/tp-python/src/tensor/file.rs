@@ -36,7 +36,10 @@ fn code_of(dtype: DType) -> Dtype {
 
 fn dtype_of(name: &str, code: Dtype) -> Result<DType> {
     DType::ALL.into_iter().find(|d| code_of(*d) == code).ok_or_else(|| {
-        Error::dtype("TP1206", format!("tensor '{name}' has elements of type {code}, which no tensorplay dtype holds"))
+        Error::dtype(
+            "TP1206",
+            format!("tensor '{name}' has elements of type {code}, which no tensorplay dtype holds"),
+        )
     })
 }
 
@@ -92,7 +95,8 @@ pub fn save(
         given.push((name, t));
     }
     refuse_overlap(&given).py(py)?;
-    let saved = given.into_iter().map(|(name, t)| Ok((name, prepare(&t)?))).collect::<Result<Vec<_>>>().py(py)?;
+    let saved =
+        given.into_iter().map(|(name, t)| Ok((name, prepare(&t)?))).collect::<Result<Vec<_>>>().py(py)?;
     let views: Vec<(&str, &Saved)> = saved.iter().map(|(name, s)| (name.as_str(), s)).collect();
     safetensors::serialize_to_file(views, metadata, &path).map_err(|e| file_error(&path, &e))
 }
@@ -121,8 +125,11 @@ fn refuse_overlap(tensors: &[(String, Tensor)]) -> Result<()> {
     for pair in ranges.windows(2) {
         let (&(device, _, end, one), &(other_device, start, _, other)) = (&pair[0], &pair[1]);
         if device == other_device && start < end {
-            return Err(Error::value("TP1131", format!("'{one}' and '{other}' share memory, which the file cannot say"))
-                .note("save one of them, or a .clone()"));
+            return Err(Error::value(
+                "TP1131",
+                format!("'{one}' and '{other}' share memory, which the file cannot say"),
+            )
+            .note("save one of them, or a .clone()"));
         }
     }
     Ok(())
@@ -131,7 +138,11 @@ fn refuse_overlap(tensors: &[(String, Tensor)]) -> Result<()> {
 /// The tensors of a safetensors file as a dict; `device` moves them there.
 #[pyfunction]
 #[pyo3(signature = (path, *, device=None))]
-pub fn load<'py>(py: Python<'py>, path: PathBuf, device: Option<super::DeviceArg>) -> PyResult<Bound<'py, PyDict>> {
+pub fn load<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    device: Option<super::DeviceArg>,
+) -> PyResult<Bound<'py, PyDict>> {
     let (mut file, header) = open(&path)?;
     let out = PyDict::new(py);
     for name in header.offset_keys() {
@@ -170,7 +181,13 @@ fn open(path: &Path) -> PyResult<(File, Metadata)> {
     Ok((file, header))
 }
 
-fn read_tensor(py: Python<'_>, file: &mut File, path: &Path, name: &str, info: &TensorInfo) -> PyResult<Tensor> {
+fn read_tensor(
+    py: Python<'_>,
+    file: &mut File,
+    path: &Path,
+    name: &str,
+    info: &TensorInfo,
+) -> PyResult<Tensor> {
     let dtype = dtype_of(name, info.dtype).py(py)?;
     let sizes = info.shape.iter().map(|&s| i64::try_from(s)).collect::<std::result::Result<Vec<_>, _>>();
     let sizes = sizes.map_err(|_| broken(path, "a size is too large"))?;

@@ -81,7 +81,9 @@ fn special(v: f64) -> &'static str {
 
 fn needs_exponent(finite: &[f64]) -> bool {
     let nonzero = || finite.iter().map(|v| v.abs()).filter(|v| *v != 0.0);
-    let (Some(max), Some(min)) = (nonzero().reduce(f64::max), nonzero().reduce(f64::min)) else { return false };
+    let (Some(max), Some(min)) = (nonzero().reduce(f64::max), nonzero().reduce(f64::min)) else {
+        return false;
+    };
     max >= 1e8 || min < 1e-4 || max / min > 1000.0
 }
 

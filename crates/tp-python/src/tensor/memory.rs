@@ -21,7 +21,8 @@ fn bytes_of(t: &Tensor) -> Result<Tensor> {
     if !t.is_contiguous() || !t.device().is_cpu() || t.is_fake() {
         return Err(Error::value("TP1127", "only a contiguous CPU tensor has its bytes in a row"));
     }
-    let layout = Layout { sizes: smallvec![t.numel() * item], strides: smallvec![1], offset: t.offset() * item };
+    let layout =
+        Layout { sizes: smallvec![t.numel() * item], strides: smallvec![1], offset: t.offset() * item };
     Ok(t.view_as(&layout, DType::U8)?)
 }
 
@@ -42,11 +43,18 @@ pub fn tensor_from_bytes<'py>(
     wrap(py, t)
 }
 
-fn typed(bytes: &Tensor, buffer: &Bound<'_, PyAny>, dtype: DType, shape: &[i64], copy: bool) -> Result<Tensor> {
+fn typed(
+    bytes: &Tensor,
+    buffer: &Bound<'_, PyAny>,
+    dtype: DType,
+    shape: &[i64],
+    copy: bool,
+) -> Result<Tensor> {
     let numel = layout::checked_numel(shape, dtype.itemsize())?;
     let want = numel as usize * dtype.itemsize();
     if bytes.nbytes() != want || !bytes.is_contiguous() {
-        let message = format!("{dtype}{shape:?} takes {want} bytes in a row, the buffer has {}", bytes.nbytes());
+        let message =
+            format!("{dtype}{shape:?} takes {want} bytes in a row, the buffer has {}", bytes.nbytes());
         return Err(Error::value("TP1128", message));
     }
     if copy {
@@ -59,7 +67,17 @@ fn typed(bytes: &Tensor, buffer: &Bound<'_, PyAny>, dtype: DType, shape: &[i64],
     let strides = layout::contiguous_strides(&sizes);
     let owner = Box::new(ObjectOwner::new(wrap(buffer.py(), bytes.clone()).map_err(crate::error::from_py)?));
     // SAFETY: the bytes live as long as their tensor, which the owner holds.
-    unsafe { borrow_memory(bytes.data_ptr(), sizes, strides, dtype, Device::CPU, owner, bytes.storage().is_readonly()) }
+    unsafe {
+        borrow_memory(
+            bytes.data_ptr(),
+            sizes,
+            strides,
+            dtype,
+            Device::CPU,
+            owner,
+            bytes.storage().is_readonly(),
+        )
+    }
 }
 
 /// Address and bytes of the whole storage under a tensor.
@@ -97,7 +115,11 @@ pub fn storage_copy(py: Python<'_>, to: &Bound<'_, PyAny>, from: &Bound<'_, PyAn
 
 /// The tensor's memory read as another dtype of the same width.
 #[pyfunction]
-pub fn tensor_alias_as<'py>(py: Python<'py>, x: &Bound<'py, PyAny>, dtype: DTypeArg) -> PyResult<Bound<'py, PyAny>> {
+pub fn tensor_alias_as<'py>(
+    py: Python<'py>,
+    x: &Bound<'py, PyAny>,
+    dtype: DTypeArg,
+) -> PyResult<Bound<'py, PyAny>> {
     let t = tensor_of(x)?;
     let view = alias_as(&t, dtype.0).py(py)?;
     wrap(py, view)

@@ -30,10 +30,24 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ($($function:path),* $(,)?) => { $(m.add_function(wrap_pyfunction!($function, m)?)?;)* };
     }
     add!(
-        create::tensor, create::asarray, create::from_numpy, dlpack::import::from_dlpack, numpy::tensor_numpy,
-        numpy::tensor_array, values::tensor_tolist, values::tensor_format, transfer::tensor_to_device,
-        memory::tensor_bytes, memory::tensor_from_bytes, memory::tensor_storage, memory::storage_copy,
-        memory::tensor_alias_as, file::save, file::load, file::load_metadata, values::manual_seed,
+        create::tensor,
+        create::asarray,
+        create::from_numpy,
+        dlpack::import::from_dlpack,
+        numpy::tensor_numpy,
+        numpy::tensor_array,
+        values::tensor_tolist,
+        values::tensor_format,
+        transfer::tensor_to_device,
+        memory::tensor_bytes,
+        memory::tensor_from_bytes,
+        memory::tensor_storage,
+        memory::storage_copy,
+        memory::tensor_alias_as,
+        file::save,
+        file::load,
+        file::load_metadata,
+        values::manual_seed,
     );
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Nested Python sequences of numbers as one flat list with a shape. Ragged data is an error that names the place.
 
 use crate::error;
-use crate::hot::ffi::{self as x, Obj};
 use crate::hot::convert;
+use crate::hot::ffi::{self as x, Obj};
 use pyo3::ffi;
 use std::fmt::Write;
 use tp_dispatch::{Error, Result};
@@ -63,13 +63,22 @@ pub unsafe fn read(data: Obj) -> Result<Nested> {
     Ok(out)
 }
 
-unsafe fn enter_or_push(obj: Obj, out: &mut Nested, levels: &mut Vec<Level>, rank: &mut Option<usize>) -> Result<()> {
+unsafe fn enter_or_push(
+    obj: Obj,
+    out: &mut Nested,
+    levels: &mut Vec<Level>,
+    rank: &mut Option<usize>,
+) -> Result<()> {
     // SAFETY: a live object.
     unsafe {
         let depth = levels.len();
         if let Some(s) = convert::number(obj)? {
             if *rank.get_or_insert(depth) != depth {
-                return Err(ragged(levels, "is a number", &format!("a sequence of length {}", out.sizes[depth])));
+                return Err(ragged(
+                    levels,
+                    "is a number",
+                    &format!("a sequence of length {}", out.sizes[depth]),
+                ));
             }
             out.values.push(s);
             return Ok(());
@@ -128,6 +137,9 @@ fn path(levels: &[Level]) -> String {
 
 #[cold]
 fn ragged(levels: &[Level], got: &str, wanted: &str) -> Error {
-    Error::value("TP1120", format!("data is ragged: data{} {got}, expected {wanted} as in the first row", path(levels)))
-        .note("every row must have the same length: pad them, or make one tensor each")
+    Error::value(
+        "TP1120",
+        format!("data is ragged: data{} {got}, expected {wanted} as in the first row", path(levels)),
+    )
+    .note("every row must have the same length: pad them, or make one tensor each")
 }

@@ -37,10 +37,16 @@ fn check(py: Python<'_>, t: &Tensor) -> PyResult<()> {
         return Err(Error::capture("TP4003", "the values of a tensor were read during capture")).py(py);
     }
     if !t.device().is_cpu() {
-        return Err(PyTypeError::new_err(format!("the tensor is on {}; move it with .cpu() first", t.device())));
+        return Err(PyTypeError::new_err(format!(
+            "the tensor is on {}; move it with .cpu() first",
+            t.device()
+        )));
     }
     if t.requires_grad() {
-        let e = Error::autograd("TP3005", "a tensor that requires a gradient cannot be lent to NumPy: a write would go unseen");
+        let e = Error::autograd(
+            "TP3005",
+            "a tensor that requires a gradient cannot be lent to NumPy: a write would go unseen",
+        );
         return Err(error::to_py(py, e.note("use x.detach().numpy()")));
     }
     Ok(())

@@ -33,7 +33,8 @@ pub unsafe fn text(op: Obj) -> Result<String> {
     if hidden || t.numel() == 0 && t.ndim() != 1 {
         facts.push(format!("shape={}", shape(t)));
     }
-    let usual = [DEFAULT_FLOAT, DEFAULT_INT, DType::Bool].contains(&t.dtype()) && (t.numel() > 0 || t.dtype() == DEFAULT_FLOAT);
+    let usual = [DEFAULT_FLOAT, DEFAULT_INT, DType::Bool].contains(&t.dtype())
+        && (t.numel() > 0 || t.dtype() == DEFAULT_FLOAT);
     if hidden || !usual {
         facts.push(format!("dtype={}", t.dtype()));
     }

@@ -12,8 +12,11 @@ pub fn to_device(t: &Tensor, device: Device) -> Result<Tensor> {
         return Ok(t.clone());
     }
     if t.requires_grad() {
-        return Err(Error::autograd("TP3004", format!("moving a tensor that requires a gradient to {device} is not recorded"))
-            .note("move x.detach(), and set requires_grad on the copy"));
+        return Err(Error::autograd(
+            "TP3004",
+            format!("moving a tensor that requires a gradient to {device} is not recorded"),
+        )
+        .note("move x.detach(), and set requires_grad on the copy"));
     }
     if t.device().is_meta() || t.is_fake() {
         return Err(Error::device("TP2106", format!("a tensor without data cannot be moved to {device}")));

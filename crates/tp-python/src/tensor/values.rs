@@ -59,7 +59,10 @@ pub fn tensor_format(py: Python<'_>, x: &Bound<'_, PyAny>, spec: &str) -> PyResu
         return Ok(x.str()?.to_string());
     }
     if t.ndim() > 0 {
-        return Err(PyTypeError::new_err(format!("format '{spec}' needs one value; the tensor has shape {:?}", t.sizes())));
+        return Err(PyTypeError::new_err(format!(
+            "format '{spec}' needs one value; the tensor has shape {:?}",
+            t.sizes()
+        )));
     }
     let value = types::scalar_object(py, types::item(&t).py(py)?)?;
     value.call_method1("__format__", (spec,))?.extract()

@@ -39,7 +39,9 @@ fn format(dtype: DType) -> Option<&'static CStr> {
 /// Why a tensor cannot lend its memory, as a BufferError.
 fn refusal(t: &Tensor) -> Option<String> {
     if t.is_fake() || t.device().is_meta() {
-        return Some("a tensor without data cannot be exported; it was met during capture or is on 'meta'".into());
+        return Some(
+            "a tensor without data cannot be exported; it was met during capture or is on 'meta'".into(),
+        );
     }
     if !t.device().is_cpu() {
         return Some(format!("the tensor is on {}; move it with .cpu() first", t.device()));
@@ -57,7 +59,8 @@ unsafe extern "C" fn get_buffer(op: Obj, view: *mut Py_buffer, flags: c_int) -> 
         match export(op, view, flags) {
             Ok(()) => Ok(0),
             Err(message) => {
-                let message = std::ffi::CString::new(message).map_err(|_| Error::internal("TP9004", "NUL in a message"))?;
+                let message = std::ffi::CString::new(message)
+                    .map_err(|_| Error::internal("TP9004", "NUL in a message"))?;
                 ffi::PyErr_SetString(ffi::PyExc_BufferError, message.as_ptr());
                 Ok(-1)
             }
@@ -89,7 +92,8 @@ unsafe fn export(op: Obj, view: *mut Py_buffer, flags: c_int) -> Result<(), Stri
         v.ndim = if asked(ffi::PyBUF_ND) { t.ndim() as c_int } else { 1 };
         v.format = if asked(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { ptr::null_mut() };
         v.shape = if asked(ffi::PyBUF_ND) { exported.shape.as_ptr().cast_mut() } else { ptr::null_mut() };
-        v.strides = if asked(ffi::PyBUF_STRIDES) { exported.strides.as_ptr().cast_mut() } else { ptr::null_mut() };
+        v.strides =
+            if asked(ffi::PyBUF_STRIDES) { exported.strides.as_ptr().cast_mut() } else { ptr::null_mut() };
         v.suboffsets = ptr::null_mut();
         v.internal = Box::into_raw(exported).cast();
         v.obj = ffi::Py_NewRef(op);

@@ -64,8 +64,10 @@ fn transpose(t: &Tensor, name: &str) -> Result<Tensor> {
     match (t.ndim(), name) {
         (0 | 1, "T") => ops::ALIAS.call(&[Arg::Tensor(t)]),
         (2, _) | (3.., "mT") => ops::TRANSPOSE.call(&[Arg::Tensor(t), Arg::Int(-2), Arg::Int(-1)]),
-        (n, _) => Err(Error::shape("TP1118", format!(".{name} of a tensor with {n} dimensions is not defined"))
-            .note("use .mT for the last two dimensions, or .permute(...)")),
+        (n, _) => {
+            Err(Error::shape("TP1118", format!(".{name} of a tensor with {n} dimensions is not defined"))
+                .note("use .mT for the last two dimensions, or .permute(...)"))
+        }
     }
 }
 

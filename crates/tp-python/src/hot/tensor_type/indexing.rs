@@ -9,8 +9,8 @@ mod mesh;
 mod place;
 
 use super::{slot, this};
-use crate::hot::ffi::Obj;
-use crate::hot::{ret, shell};
+use crate::hot::ffi::{self as x, Obj};
+use crate::hot::{convert, ret, shell};
 use crate::tensor::builtin as ops;
 use key::Given;
 use pyo3::ffi;
@@ -22,6 +22,12 @@ unsafe extern "C" fn subscript(op: Obj, key: Obj) -> Obj {
     // SAFETY: a live tensor and key, lock held.
     ret::guard(|| unsafe {
         let t = this(op);
+        if x::type_of(key) == &raw mut ffi::PyLong_Type
+            && t.ndim() > 0
+            && let Some(i) = convert::int(key)?
+        {
+            return Ok(shell::wrap(ops::SELECT.call(&[Arg::Tensor(t), Arg::Int(0), Arg::Int(i)])?));
+        }
         Ok(shell::wrap(place::locate(t, key::parse(key)?)?.read(t)?))
     })
 }
@@ -44,7 +50,9 @@ fn store(t: &Tensor, items: key::Items, value: &Given) -> Result<()> {
     if recorded && !by_arrays && state::is_grad_enabled() && t.ndim() > 0 {
         let arrays = mesh::arrays(t, &items)?;
         let values = value.tensor_like(t)?;
-        return ops::INDEX_PUT_.call(&[Arg::Tensor(t), Arg::OptTensors(&arrays), Arg::Tensor(&values)]).map(drop);
+        return ops::INDEX_PUT_
+            .call(&[Arg::Tensor(t), Arg::OptTensors(&arrays), Arg::Tensor(&values)])
+            .map(drop);
     }
     place::locate(t, items)?.write(value)
 }
@@ -79,7 +87,10 @@ unsafe extern "C" fn iterate(op: Obj) -> Obj {
     // SAFETY: as above.
     ret::guard(|| unsafe {
         if this(op).ndim() == 0 {
-            return Err(Error::argument("TP1018", "a 0-d tensor cannot be iterated over; use .item() for its value"));
+            return Err(Error::argument(
+                "TP1018",
+                "a 0-d tensor cannot be iterated over; use .item() for its value",
+            ));
         }
         Ok(ffi::PySeqIter_New(op))
     })

@@ -65,7 +65,8 @@ unsafe extern "C" fn stride(op: Obj, args: *const Obj, nargs: isize, kwnames: Ob
         if given.is_null() || given == ffi::Py_None() {
             return int_tuple(t.strides());
         }
-        let axis = convert::int(given)?.ok_or_else(|| Error::argument("TP1002", "argument 'dim' must be int").with_op("stride"))?;
+        let axis = convert::int(given)?
+            .ok_or_else(|| Error::argument("TP1002", "argument 'dim' must be int").with_op("stride"))?;
         let axis = layout::normalize_axis(axis, t.ndim())?;
         let stride = t.strides().get(axis).ok_or(TensorError::Axis { axis: axis as i64, ndim: t.ndim() })?;
         Ok(ffi::PyLong_FromLongLong(*stride))
@@ -112,19 +113,25 @@ unsafe extern "C" fn set_(op: Obj, args: *const Obj, nargs: isize, kwnames: Obj)
     ret::guard(|| unsafe {
         let given = arguments("set_", ["source", "storage_offset", "size", "stride"], args, nargs, kwnames)?;
         if given.contains(&ptr::null_mut()) {
-            return Err(Error::argument("TP1003", "takes source, storage_offset, size and stride").with_op("set_"));
+            return Err(
+                Error::argument("TP1003", "takes source, storage_offset, size and stride").with_op("set_")
+            );
         }
         let t = this(op);
         // One reference of the variable, one of the call.
         let alone = ffi::Py_REFCNT(op) <= 2 && t.ref_count() == 1 && !t.is_tracked();
         if t.numel() != 0 || t.requires_grad() || t.is_fake() || !alone {
-            return Err(Error::value("TP1125", "set_ takes only a fresh empty tensor, as new_empty(0) gives it"));
+            return Err(Error::value(
+                "TP1125",
+                "set_ takes only a fresh empty tensor, as new_empty(0) gives it",
+            ));
         }
         let source = ffi::PyObject_GetAttrString(given[0], c"tensor".as_ptr());
         if source.is_null() {
             return Err(error::fetch());
         }
-        let view = if shell::is_tensor(source) { view_of(this(source), t, &given) } else { Err(no_storage()) };
+        let view =
+            if shell::is_tensor(source) { view_of(this(source), t, &given) } else { Err(no_storage()) };
         ffi::Py_DECREF(source);
         repoint(op, view?);
         Ok(ffi::Py_NewRef(op))
@@ -137,7 +144,8 @@ fn no_storage() -> Error {
 }
 
 unsafe fn view_of(source: &Tensor, like: &Tensor, given: &[Obj; 4]) -> Result<Tensor> {
-    let wrong = |what: &str| Error::argument("TP1002", format!("argument '{what}' must be ints")).with_op("set_");
+    let wrong =
+        |what: &str| Error::argument("TP1002", format!("argument '{what}' must be ints")).with_op("set_");
     // SAFETY: live objects.
     unsafe {
         let offset = convert::int(given[1])?.ok_or_else(|| wrong("storage_offset"))?;
@@ -179,7 +187,11 @@ pub fn methods(
         plain("storage_offset", storage_offset, "Position of the first element in its storage, in elements."),
         plain("is_contiguous", is_contiguous, "Whether the elements lie in row-major order without gaps."),
         plain("__dlpack_device__", export::dlpack_device, "DLPack device type and index."),
-        fast("stride", stride, "stride($self, /, dim=None)\n--\n\nStrides in elements: all as a tuple, or one."),
+        fast(
+            "stride",
+            stride,
+            "stride($self, /, dim=None)\n--\n\nStrides in elements: all as a tuple, or one.",
+        ),
         fast(
             "set_",
             set_,

@@ -3,12 +3,14 @@
 
 use super::{memory, scalar};
 use crate::hot::bind::{Given, Objects};
-use crate::hot::ffi::Obj;
+use crate::hot::ffi::{self as x, Obj};
 use crate::hot::packet::{self, Packet};
-use crate::hot::{ret, shell};
+use crate::hot::{convert, ret, shell};
 use pyo3::ffi;
+use smallvec::SmallVec;
 use std::ffi::CString;
 use std::sync::OnceLock;
+use tp_dispatch::bind::ParamKind;
 use tp_dispatch::dispatcher::Session;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::{Arg, OpDef, OpHandle, Registry, Result, Rets};
@@ -97,40 +99,70 @@ unsafe fn invoke(i: usize, op: Obj, args: *const Obj, nargs: usize, kwnames: Obj
     // SAFETY: the fastcall convention.
     ret::guard(|| unsafe {
         let packet = &PACKETS.get().unwrap_or_else(|| unreachable!("resolved before the type was made")).0[i];
-        if nargs == 0
-            && kwnames.is_null()
-            && let Some(done) = alone(packet.first(), op)
-        {
-            return done;
+        let style = ROWS[i].style;
+        if kwnames.is_null() {
+            let tensor = Arg::Tensor(shell::tensor_of(op));
+            let done = match (style, nargs) {
+                (_, 0) => defaulted(packet.first(), &[tensor]),
+                (Style::Shape, _) => {
+                    ints(args, nargs).and_then(|v| defaulted(packet.first(), &[tensor, Arg::Ints(&v)]))
+                }
+                _ => None,
+            };
+            if let Some(done) = done {
+                return done;
+            }
         }
-        with_arguments(packet, ROWS[i].style, op, args, nargs, kwnames)
+        with_arguments(packet, style, op, args, nargs, kwnames)
     })
 }
 
-/// `x.sum()`: every other argument is its default. None when the op needs more than the tensor.
+/// The most arguments that are filled in without an allocation.
+const FEW: usize = 8;
+
+/// `x.sum()`, `x.reshape(2, 3)`: every argument not given is its default. None where that is not the whole call.
 #[inline(always)]
-unsafe fn alone(op: OpHandle, object: Obj) -> Option<Result<Obj>> {
+unsafe fn defaulted(op: OpHandle, given: &[Arg<'_>]) -> Option<Result<Obj>> {
     let session = match Session::open(op) {
         Ok(session) => session,
         Err(e) => return Some(Err(e)),
     };
     let params = &session.def().params;
-    if params.required != 1 {
+    if params.required > given.len() || params.len() < given.len() || params.len() > FEW {
         return None;
     }
-    // SAFETY: a live tensor.
-    let first = [Arg::Tensor(unsafe { shell::tensor_of(object) })];
+    if given.len() > 1 && params.all[1].kind != ParamKind::Ints {
+        return None;
+    }
+    let mut args = [Arg::None; FEW];
+    args[..given.len()].copy_from_slice(given);
+    for (slot, p) in args.iter_mut().zip(&params.all).skip(given.len()) {
+        *slot = p.default.as_ref()?.as_arg();
+    }
     let mut rets = Rets::new();
-    let called = if params.len() == 1 {
-        session.call(&first, HostArgs::NONE, &mut rets)
-    } else {
-        params.fill(op.name(), &first).and_then(|args| session.call(&args, HostArgs::NONE, &mut rets))
-    };
-    Some(match called {
+    Some(match session.call(&args[..params.len()], HostArgs::NONE, &mut rets) {
         // SAFETY: lock held.
         Ok(()) => Ok(unsafe { ret::finish(rets) }),
         Err(e) => Err(e.with_op(op.name())),
     })
+}
+
+/// Ints given one by one, or as one tuple or list; None for anything else.
+unsafe fn ints(args: *const Obj, nargs: usize) -> Option<SmallVec<[i64; FEW]>> {
+    let int = |o: Obj| {
+        // SAFETY: a live object; only real ints are read here.
+        unsafe {
+            (x::type_of(o) == &raw mut ffi::PyLong_Type).then(|| convert::int(o).ok().flatten()).flatten()
+        }
+    };
+    // SAFETY: the fastcall convention; items are borrowed from the live argument.
+    unsafe {
+        let first = *args;
+        if nargs == 1 && ffi::PyTuple_Check(first) != 0 {
+            return (0..ffi::PyTuple_Size(first)).map(|i| int(ffi::PyTuple_GetItem(first, i))).collect();
+        }
+        std::slice::from_raw_parts(args, nargs).iter().map(|&o| int(o)).collect()
+    }
 }
 
 unsafe fn with_arguments(
@@ -144,7 +176,8 @@ unsafe fn with_arguments(
     // SAFETY: the fastcall convention: keyword values follow the positional ones.
     unsafe {
         let keywords = if kwnames.is_null() { 0 } else { ffi::PyTuple_Size(kwnames) as usize };
-        let given = std::slice::from_raw_parts(if args.is_null() { [].as_ptr() } else { args }, nargs + keywords);
+        let given =
+            std::slice::from_raw_parts(if args.is_null() { [].as_ptr() } else { args }, nargs + keywords);
         let mut all = Objects::new();
         all.push(object);
         if style == Style::Plain || nargs == 0 || is_sequence(given[0]) {
@@ -172,7 +205,12 @@ type NoArgs = unsafe extern "C" fn(Obj, Obj) -> Obj;
 type FastCall = unsafe extern "C" fn(Obj, *const Obj, isize, Obj) -> Obj;
 
 fn no_args(name: &str, function: NoArgs, doc: &str) -> ffi::PyMethodDef {
-    entry(name, ffi::PyMethodDefPointer { PyCFunction: function }, ffi::METH_NOARGS, &format!("{name}($self, /)\n--\n\n{doc}"))
+    entry(
+        name,
+        ffi::PyMethodDefPointer { PyCFunction: function },
+        ffi::METH_NOARGS,
+        &format!("{name}($self, /)\n--\n\n{doc}"),
+    )
 }
 
 fn fast(name: &str, function: FastCall, doc: &str) -> ffi::PyMethodDef {
@@ -208,7 +246,9 @@ pub fn table() -> *mut ffi::PyMethodDef {
     let mut all: Vec<ffi::PyMethodDef> = ROWS
         .iter()
         .zip(packets)
-        .filter_map(|(row, packet)| Some(fast(row.name, row.function, &doc(row.name, &*packet.first().def()?))))
+        .filter_map(|(row, packet)| {
+            Some(fast(row.name, row.function, &doc(row.name, &*packet.first().def()?)))
+        })
         .collect();
     all.extend([
         no_args("item", scalar::item, "The value of a one-element tensor as a Python number."),

@@ -15,12 +15,38 @@ use tp_dispatch::{Arg, Error, OpHandle, Registry, Result, Rets};
 
 /// Comparisons first: their positions are CPython's numbers for them.
 const BINARY: [&str; 18] = [
-    "lt", "le", "eq", "ne", "gt", "ge", "add", "sub", "mul", "div", "floor_divide", "remainder", "pow",
-    "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift",
+    "lt",
+    "le",
+    "eq",
+    "ne",
+    "gt",
+    "ge",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "floor_divide",
+    "remainder",
+    "pow",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "left_shift",
+    "right_shift",
 ];
 const INPLACE: [&str; 12] = [
-    "add_", "sub_", "mul_", "div_", "floor_divide_", "remainder_", "pow_", "bitwise_and_", "bitwise_or_",
-    "bitwise_xor_", "left_shift_", "right_shift_",
+    "add_",
+    "sub_",
+    "mul_",
+    "div_",
+    "floor_divide_",
+    "remainder_",
+    "pow_",
+    "bitwise_and_",
+    "bitwise_or_",
+    "bitwise_xor_",
+    "left_shift_",
+    "right_shift_",
 ];
 const UNARY: [&str; 4] = ["neg", "positive", "abs", "bitwise_invert"];
 const POW: usize = 12;
@@ -46,7 +72,11 @@ static OPS: OnceLock<Ops> = OnceLock::new();
 pub fn resolve() -> Result<()> {
     let find = |name: &str, suffix: &str| Registry::global().lookup(&format!("tp::{name}{suffix}"));
     let three = |name: &str| {
-        Ok(Binary { tensor: find(name, "")?, scalar: find(name, ".Scalar")?, scalar_left: find(name, ".ScalarLeft")? })
+        Ok(Binary {
+            tensor: find(name, "")?,
+            scalar: find(name, ".Scalar")?,
+            scalar_left: find(name, ".ScalarLeft")?,
+        })
     };
     let two = |name: &str| Ok(InPlace { tensor: find(name, "")?, scalar: find(name, ".Scalar")? });
     let ops = Ops {
@@ -182,8 +212,11 @@ unsafe extern "C" fn matmul(a: Obj, b: Obj) -> Obj {
         let other = if shell::is_tensor(a) { b } else { a };
         match packet_number(other)? {
             false => Ok(not_implemented()),
-            true => Err(Error::argument("TP1014", format!("@ takes two tensors, got {}; use * for numbers", x::type_name(other)))
-                .with_op("tp::matmul")),
+            true => Err(Error::argument(
+                "TP1014",
+                format!("@ takes two tensors, got {}; use * for numbers", x::type_name(other)),
+            )
+            .with_op("tp::matmul")),
         }
     })
 }

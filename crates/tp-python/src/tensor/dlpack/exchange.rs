@@ -1,7 +1,7 @@
 //! `Tensor.__dlpack_c_exchange_api__`: a table of C functions for libraries that exchange tensors without going
 //! through Python calls. The table lives as long as the process; no panic crosses it.
 
-use super::{DlTensor, Version, Versioned, VERSION, export, import};
+use super::{DlTensor, VERSION, Version, Versioned, export, import};
 use crate::error;
 use crate::hot::ffi::Obj;
 use crate::hot::{ret, shell};
@@ -24,7 +24,8 @@ type SetError = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char);
 #[repr(C)]
 struct Api {
     header: Header,
-    allocate: unsafe extern "C" fn(*mut DlTensor, *mut *mut Versioned, *mut c_void, Option<SetError>) -> c_int,
+    allocate:
+        unsafe extern "C" fn(*mut DlTensor, *mut *mut Versioned, *mut c_void, Option<SetError>) -> c_int,
     from_object: unsafe extern "C" fn(*mut c_void, *mut *mut Versioned) -> c_int,
     to_object: unsafe extern "C" fn(*mut Versioned, *mut *mut c_void) -> c_int,
     borrow_object: unsafe extern "C" fn(*mut c_void, *mut DlTensor) -> c_int,

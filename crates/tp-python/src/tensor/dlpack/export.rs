@@ -1,10 +1,11 @@
 //! `Tensor.__dlpack__` and `__dlpack_device__`: memory lent out without a copy, kept alive by a handle of its own.
 //! Shape and strides are those of the tensor's header, which does not move while the handle lives.
 
-use super::{
-    DlDevice, DlTensor, IS_COPIED, LEGACY_NAME, Legacy, READ_ONLY, VERSION, VERSIONED_NAME, Versioned, buffer_error,
-};
 use super::DlDataType;
+use super::{
+    DlDevice, DlTensor, IS_COPIED, LEGACY_NAME, Legacy, READ_ONLY, VERSION, VERSIONED_NAME, Versioned,
+    buffer_error,
+};
 use crate::error;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::{convert, ret, shell};
@@ -91,7 +92,8 @@ unsafe extern "C" fn drop_legacy(capsule: Obj) {
 unsafe fn unused(capsule: Obj, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: a live capsule.
     unsafe {
-        (ffi::PyCapsule_IsValid(capsule, name.as_ptr()) == 1).then(|| ffi::PyCapsule_GetPointer(capsule, name.as_ptr()))
+        (ffi::PyCapsule_IsValid(capsule, name.as_ptr()) == 1)
+            .then(|| ffi::PyCapsule_GetPointer(capsule, name.as_ptr()))
     }
 }
 
@@ -174,10 +176,15 @@ unsafe fn on_device(t: &Tensor, options: &Options) -> Result<(Tensor, bool)> {
     };
     if wanted != (own.kind.into(), own.index.into()) {
         if copy == Some(false) {
-            return Err(buffer_error(format!("moving to DLPack device {wanted:?} needs a copy, and copy is False")));
+            return Err(buffer_error(format!(
+                "moving to DLPack device {wanted:?} needs a copy, and copy is False"
+            )));
         }
         if wanted != (1, 0) {
-            return Err(buffer_error(format!("cannot export to DLPack device {wanted:?}; the tensor is on {}", t.device())));
+            return Err(buffer_error(format!(
+                "cannot export to DLPack device {wanted:?}; the tensor is on {}",
+                t.device()
+            )));
         }
         describe(t)?;
         return Ok((transfer::to_device(t, Device::CPU)?, true));
@@ -193,17 +200,24 @@ unsafe fn on_device(t: &Tensor, options: &Options) -> Result<(Tensor, bool)> {
 unsafe fn synchronize(source: &Tensor, lent: &Tensor, stream: Option<Obj>) -> Result<()> {
     // SAFETY: a live object.
     let stream = match stream {
-        Some(s) => unsafe { convert::int(s)? }.ok_or_else(|| Error::argument("TP1002", "stream must be an int or None"))?,
+        Some(s) => unsafe { convert::int(s)? }
+            .ok_or_else(|| Error::argument("TP1002", "stream must be an int or None"))?,
         None if source.device().is_cpu() => return Ok(()),
         None => 1,
     };
     if lent.device().is_cpu() {
         // The protocol knows no stream of the CPU; -1 asks for nothing.
-        return if stream == -1 { Ok(()) } else { Err(buffer_error("a CPU tensor has no stream: pass stream=None")) };
+        return if stream == -1 {
+            Ok(())
+        } else {
+            Err(buffer_error("a CPU tensor has no stream: pass stream=None"))
+        };
     }
     match stream {
         -1 => Ok(()),
-        0 => Err(buffer_error("stream 0 is ambiguous in CUDA: pass 1 (legacy default) or 2 (per-thread default)")),
+        0 => Err(buffer_error(
+            "stream 0 is ambiguous in CUDA: pass 1 (legacy default) or 2 (per-thread default)",
+        )),
         _ => {
             runtime::runtime(lent.device())?.synchronize(lent.device());
             Ok(())

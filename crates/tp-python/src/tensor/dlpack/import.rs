@@ -1,8 +1,8 @@
 //! `from_dlpack`: memory of another library as a tensor, without a copy, read-only where the producer says so.
 
 use super::{
-    DlTensor, LEGACY_NAME, LEGACY_USED, Legacy, READ_ONLY, VERSION, VERSIONED_NAME, VERSIONED_USED, Versioned,
-    buffer_error,
+    DlTensor, LEGACY_NAME, LEGACY_USED, Legacy, READ_ONLY, VERSION, VERSIONED_NAME, VERSIONED_USED,
+    Versioned, buffer_error,
 };
 use crate::error::IntoPyResult;
 use crate::tensor::{self, DeviceArg, builtin as ops, transfer};
@@ -44,7 +44,10 @@ pub unsafe fn take_versioned(managed: *mut Versioned) -> Result<Tensor> {
         let owner = Box::new(Borrowed(managed, (*managed).deleter));
         let found = (*managed).version;
         if found.major != VERSION.major {
-            return Err(buffer_error(format!("DLPack version {}.{} is not supported", found.major, found.minor)));
+            return Err(buffer_error(format!(
+                "DLPack version {}.{} is not supported",
+                found.major, found.minor
+            )));
         }
         let read_only = (*managed).flags & READ_ONLY != 0;
         adopt(&(*managed).tensor, owner, read_only)
@@ -132,7 +135,10 @@ pub fn take(x: &Bound<'_, PyAny>, device: Option<Device>, copy: Option<bool>) ->
     };
     let t = match device {
         Some(d) if d != t.device() && copy == Some(false) => {
-            return Err(PyBufferError::new_err(format!("moving from {} to {d} needs a copy, and copy is False", t.device())));
+            return Err(PyBufferError::new_err(format!(
+                "moving from {} to {d} needs a copy, and copy is False",
+                t.device()
+            )));
         }
         Some(d) => transfer::to_device(&t, d).py(py)?,
         None => t,
@@ -142,7 +148,11 @@ pub fn take(x: &Bound<'_, PyAny>, device: Option<Device>, copy: Option<bool>) ->
 }
 
 /// Calls `x.__dlpack__`, with fewer keywords where the producer is older than they are.
-fn request<'py>(x: &Bound<'py, PyAny>, device: Option<Device>, copy: Option<bool>) -> PyResult<Bound<'py, PyAny>> {
+fn request<'py>(
+    x: &Bound<'py, PyAny>,
+    device: Option<Device>,
+    copy: Option<bool>,
+) -> PyResult<Bound<'py, PyAny>> {
     let py = x.py();
     let Ok(method) = x.getattr("__dlpack__") else {
         return Err(PyTypeError::new_err(format!("{} has no __dlpack__: it cannot be shared", x.get_type())));

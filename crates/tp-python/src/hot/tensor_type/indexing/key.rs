@@ -14,7 +14,11 @@ use tp_tensor::{DType, Scalar, Tensor};
 /// One part of a key.
 pub enum Item {
     At(i64),
-    Slice { start: isize, stop: isize, step: isize },
+    Slice {
+        start: isize,
+        stop: isize,
+        step: isize,
+    },
     NewAxis,
     Ellipsis,
     /// Integer indices.
@@ -82,7 +86,11 @@ unsafe fn item(obj: Obj) -> Result<Item> {
             if let Some(t) = create::array_like(obj)? {
                 // An empty list says nothing of its dtype.
                 let empty_list = t.numel() == 0 && t.dtype().is_float();
-                return array(if empty_list { ops::ASTYPE.call(&[Arg::Tensor(&t), Arg::DType(DType::I64)])? } else { t });
+                return array(if empty_list {
+                    ops::ASTYPE.call(&[Arg::Tensor(&t), Arg::DType(DType::I64)])?
+                } else {
+                    t
+                });
             }
         }
         Err(no_index(obj))
@@ -93,7 +101,11 @@ fn array(t: Tensor) -> Result<Item> {
     match t.dtype() {
         DType::Bool => Ok(Item::Mask(t)),
         d if d.is_int() => Ok(Item::Array(t)),
-        d => Err(Error::new(ErrorKind::Index, "TP1113", format!("an index tensor must be integer or bool, got {d}"))),
+        d => Err(Error::new(
+            ErrorKind::Index,
+            "TP1113",
+            format!("an index tensor must be integer or bool, got {d}"),
+        )),
     }
 }
 
@@ -101,7 +113,11 @@ fn array(t: Tensor) -> Result<Item> {
 unsafe fn no_index(obj: Obj) -> Error {
     // SAFETY: a live object.
     let got = unsafe { x::type_name(obj) };
-    Error::new(ErrorKind::Index, "TP1114", format!("an index is an integer, slice, None, Ellipsis, or an integer or bool array, got {got}"))
+    Error::new(
+        ErrorKind::Index,
+        "TP1114",
+        format!("an index is an integer, slice, None, Ellipsis, or an integer or bool array, got {got}"),
+    )
 }
 
 /// The right-hand side of an assignment.

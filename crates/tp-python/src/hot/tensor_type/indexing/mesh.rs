@@ -66,7 +66,11 @@ fn parts(t: &Tensor, items: &Items) -> Result<Vec<Part>> {
             }
             Item::NewAxis => out.push(Part::NewAxis),
             Item::Ellipsis if ellipsis => {
-                return Err(Error::new(ErrorKind::Index, "TP1115", "an index can only have one Ellipsis (...)"));
+                return Err(Error::new(
+                    ErrorKind::Index,
+                    "TP1115",
+                    "an index can only have one Ellipsis (...)",
+                ));
             }
             Item::Ellipsis => {
                 ellipsis = true;

@@ -35,7 +35,10 @@ pub fn locate(t: &Tensor, items: Items) -> Result<Place> {
                 place.index_by(axis, scalar_index(i)?);
                 axis += 1;
             }
-            Item::At(i) => place.view = ops::SELECT.call(&[Arg::Tensor(&place.view), Arg::Int(axis as i64), Arg::Int(i)])?,
+            Item::At(i) => {
+                place.view =
+                    ops::SELECT.call(&[Arg::Tensor(&place.view), Arg::Int(axis as i64), Arg::Int(i)])?
+            }
             Item::NewAxis => {
                 place.view = ops::UNSQUEEZE.call(&[Arg::Tensor(&place.view), Arg::Int(axis as i64)])?;
                 axis += 1;
@@ -48,7 +51,9 @@ pub fn locate(t: &Tensor, items: Items) -> Result<Place> {
                 place.index_by(axis, t);
                 axis += 1;
             }
-            Item::Mask(m) if m.ndim() == 0 => axis += place.flag(axis, types::item(&m)? == Scalar::Bool(true))?,
+            Item::Mask(m) if m.ndim() == 0 => {
+                axis += place.flag(axis, types::item(&m)? == Scalar::Bool(true))?
+            }
             Item::Mask(m) => axis += place.mask(axis, &m)?,
             Item::Flag(on) => axis += place.flag(axis, on)?,
         }
@@ -76,7 +81,8 @@ impl Place {
                 return Ok(());
             }
             let stop = if stop == isize::MAX { Arg::None } else { Arg::Int(stop as i64) };
-            let args = [Arg::Tensor(&self.view), Arg::Int(at), Arg::Int(start as i64), stop, Arg::Int(step as i64)];
+            let args =
+                [Arg::Tensor(&self.view), Arg::Int(at), Arg::Int(start as i64), stop, Arg::Int(step as i64)];
             self.view = ops::SLICE.call(&args)?;
             return Ok(());
         }
@@ -87,7 +93,8 @@ impl Place {
         // The same elements from the low end; an empty walk is an empty slice.
         let (low, end) = if len == 0 { (0, 0) } else { (start + (len - 1) * step, start + 1) };
         let bounds = [low, end, step.checked_neg().unwrap_or(isize::MAX)].map(|v| Arg::Int(v as i64));
-        self.view = ops::SLICE.call(&[Arg::Tensor(&self.view), Arg::Int(at), bounds[0], bounds[1], bounds[2]])?;
+        self.view =
+            ops::SLICE.call(&[Arg::Tensor(&self.view), Arg::Int(at), bounds[0], bounds[1], bounds[2]])?;
         self.backwards.push(at);
         Ok(())
     }
@@ -96,7 +103,8 @@ impl Place {
     fn mask(&mut self, axis: usize, m: &Tensor) -> Result<usize> {
         let here = &self.view.sizes()[axis..axis + m.ndim()];
         if here != m.sizes() {
-            let message = format!("a mask of shape {:?} does not fit the axes of sizes {here:?} at {axis}", m.sizes());
+            let message =
+                format!("a mask of shape {:?} does not fit the axes of sizes {here:?} at {axis}", m.sizes());
             return Err(Error::new(ErrorKind::Index, "TP1116", message));
         }
         let found = ops::NONZERO.call(&[Arg::Tensor(m)])?;
@@ -148,10 +156,15 @@ impl Place {
             };
         }
         if !self.backwards.is_empty() {
-            return Err(Error::value("TP1117", "a slice with a negative step cannot be assigned to beside index arrays"));
+            return Err(Error::value(
+                "TP1117",
+                "a slice with a negative step cannot be assigned to beside index arrays",
+            ));
         }
         let values = value.tensor_like(&view)?;
-        ops::INDEX_PUT_.call(&[Arg::Tensor(&view), Arg::OptTensors(self.arrays()), Arg::Tensor(&values)]).map(drop)
+        ops::INDEX_PUT_
+            .call(&[Arg::Tensor(&view), Arg::OptTensors(self.arrays()), Arg::Tensor(&values)])
+            .map(drop)
     }
 
     fn copy_from(&self, value: &Tensor) -> Result<()> {
