@@ -28,8 +28,8 @@ impl KernelObject for InPlaceKernel {
 impl InPlaceKernel {
     fn run(&self, call: &Call<'_>) -> Result<()> {
         let x = call.tensor(0)?;
-        rule::check_arithmetic(call, self.function.expr())?;
         let compiled = self.function.compiled(call.args)?;
+        rule::check_arithmetic(call, compiled.out)?;
         let apart =
             call.args[1..].iter().filter_map(Arg::tensor).all(|t| same_positions(t, x) || !may_overlap(t, x));
         // A write that fails must leave the argument as it was.

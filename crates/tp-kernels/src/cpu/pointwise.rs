@@ -41,10 +41,6 @@ impl Elementwise {
         Elementwise { operands: expr.params(), expr, compiled: OnceLock::new() }
     }
 
-    pub fn expr(&self) -> &ScalarExpr {
-        &self.expr
-    }
-
     fn index(args: &[Arg<'_>]) -> usize {
         args.iter().fold(0, |index, arg| {
             let variant = match arg {
@@ -197,7 +193,7 @@ impl<'a> Operands<'a> {
         for (k, t) in self.tensors.iter().enumerate() {
             match t {
                 Some(t) if t.numel() == out.numel() && t.is_contiguous() => {}
-                Some(t) if t.numel() != 1 => return None,
+                Some(t) if !is_one_element(t) => return None,
                 _ => mask |= 1 << k,
             }
         }
@@ -210,6 +206,11 @@ impl<'a> Operands<'a> {
             None => (&raw const self.bits[k]).cast_mut().cast(),
         }
     }
+}
+
+/// One element, or one that is expanded.
+fn is_one_element(t: &Tensor) -> bool {
+    t.sizes().iter().zip(t.strides()).all(|(&size, &stride)| size == 1 || stride == 0)
 }
 
 /// What crosses into the part that runs without the interpreter lock.

@@ -167,8 +167,26 @@ impl<F: Fold> Pairwise<F> {
     }
 }
 
-/// Up to `COLUMNS` neighbouring columns of n rows, `stride` elements apart, into `out`. Rows are added in runs,
-/// runs pairwise.
+/// Adds rows to `out`, in order.
+///
+/// # Safety
+/// `p` points to `count` rows of `width` elements, `stride` elements apart.
+#[inline(always)]
+unsafe fn run<F: Fold>(p: *const F::In, count: usize, stride: isize, width: usize, out: &mut [F::Acc; COLUMNS]) {
+    for i in 0..count {
+        // SAFETY: row i.
+        let source = unsafe { p.offset(i as isize * stride) };
+        // A whole strip has a length that the compiler knows.
+        let lanes = if width == COLUMNS { &mut out[..] } else { &mut out[..width] };
+        for (k, lane) in lanes.iter_mut().enumerate() {
+            // SAFETY: k < width.
+            *lane = F::join(*lane, F::load(unsafe { source.add(k).read_unaligned() }));
+        }
+    }
+}
+
+/// Up to `COLUMNS` neighbouring columns of n rows, `stride` elements apart, joined to `out`. Rows are added in
+/// runs, runs pairwise.
 ///
 /// # Safety
 /// Every row has `width` elements.
@@ -180,48 +198,36 @@ pub unsafe fn columns<F: Fold>(
     width: usize,
     out: &mut [F::Acc; COLUMNS],
 ) {
+    if n <= RUN {
+        // SAFETY: the caller's promise.
+        return unsafe { run::<F>(p, n, stride, width, out) };
+    }
     // Level k holds the sum of 2^k runs where bit k of the count is set.
     let mut levels: Vec<[F::Acc; COLUMNS]> = Vec::new();
     let mut count = 0u64;
-    let mut start = 0;
-    while start < n {
-        let mut run = [F::IDENTITY; COLUMNS];
-        for i in start..(start + RUN).min(n) {
-            // SAFETY: row i.
-            let source = unsafe { p.offset(i as isize * stride) };
-            if width == COLUMNS {
-                for (k, lane) in run.iter_mut().enumerate() {
-                    // SAFETY: k < width.
-                    *lane = F::join(*lane, F::load(unsafe { source.add(k).read_unaligned() }));
-                }
-            } else {
-                for (k, lane) in run.iter_mut().enumerate().take(width) {
-                    // SAFETY: k < width.
-                    *lane = F::join(*lane, F::load(unsafe { source.add(k).read_unaligned() }));
-                }
-            }
+    for start in (0..n).step_by(RUN) {
+        let mut part = [F::IDENTITY; COLUMNS];
+        // SAFETY: rows from `start` on.
+        unsafe { run::<F>(p.offset(start as isize * stride), RUN.min(n - start), stride, width, &mut part) };
+        let level = count.trailing_ones() as usize;
+        for lower in &levels[..level] {
+            add_to::<F>(&mut part, lower);
         }
-        let mut level = 0;
-        while count >> level & 1 == 1 {
-            for (a, b) in run.iter_mut().zip(&levels[level]) {
-                *a = F::join(*b, *a);
-            }
-            level += 1;
-        }
-        if level == levels.len() {
-            levels.push(run);
-        } else {
-            levels[level] = run;
+        match levels.get_mut(level) {
+            Some(slot) => *slot = part,
+            None => levels.push(part),
         }
         count += 1;
-        start += RUN;
     }
-    *out = [F::IDENTITY; COLUMNS];
-    for (level, partial) in levels.iter().enumerate() {
-        if count >> level & 1 == 1 {
-            for (a, b) in out.iter_mut().zip(partial) {
-                *a = F::join(*b, *a);
-            }
-        }
+    for (_, partial) in levels.iter().enumerate().filter(|(level, _)| count >> level & 1 == 1) {
+        add_to::<F>(out, partial);
+    }
+}
+
+/// Joins what came earlier to what came later.
+#[inline(always)]
+fn add_to<F: Fold>(later: &mut [F::Acc; COLUMNS], earlier: &[F::Acc; COLUMNS]) {
+    for (a, b) in later.iter_mut().zip(earlier) {
+        *a = F::join(*b, *a);
     }
 }

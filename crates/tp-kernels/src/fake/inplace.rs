@@ -15,7 +15,8 @@ pub struct Rule(pub Arc<ScalarExpr>);
 
 impl KernelObject for Rule {
     fn call(&self, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-        check_arithmetic(call, &self.0).map_err(|e| e.with_op(call.op.name()))?;
+        let out = self.0.output_dtype(&arg_types(call.args))?;
+        check_arithmetic(call, out).map_err(|e| e.with_op(call.op.name()))?;
         rets.push(Value::Tensor(call.tensor(0)?.clone()));
         Ok(())
     }
@@ -23,10 +24,11 @@ impl KernelObject for Rule {
     fn trace(&self, _: &mut HostVisitor<'_>) {}
 }
 
-pub fn check_arithmetic(call: &Call<'_>, expr: &ScalarExpr) -> Result<()> {
+/// `out` is the dtype that the functional form would have.
+pub fn check_arithmetic(call: &Call<'_>, out: DType) -> Result<()> {
     let x = call.tensor(0)?;
     check_writable(x)?;
-    check_same_kind(expr.output_dtype(&arg_types(call.args))?, x.dtype())?;
+    check_same_kind(out, x.dtype())?;
     check_fits(&broadcast_shape(call.args.iter().filter_map(Arg::tensor))?, x)
 }
 

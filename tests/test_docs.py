@@ -1,0 +1,211 @@
+"""The documentation runs: every python block of README and docs/, and the examples, with and without TVM.
+
+The python blocks of one page are one program. A text block right behind one is what the program has printed by then;
+in it `...` stands for anything, and counts of verified cases are not compared.
+"""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import error_page
+
+ROOT = Path(__file__).parent.parent
+QUICKSTART = ROOT / "examples" / "quickstart.py"
+README = ROOT / "README.md"
+MARK = "---- end of block ----"
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COUNTS = re.compile(r"\d+(?= (?:cases?|passed|skipped)\b)")
+LINK = re.compile(r"\]\(([^)#]+)")
+
+# Runs its arguments as a script in a process where TVM cannot be found.
+WITHOUT_TVM = """
+import runpy, sys
+from importlib import metadata
+
+find = metadata.version
+
+def version(name):
+    if name.startswith("apache-tvm"):
+        raise metadata.PackageNotFoundError(name)
+    return find(name)
+
+metadata.version = version
+sys.modules["tvm"] = None
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page; `line` is that of its first line, from 1."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(path: Path) -> list[Block]:
+    page = path.read_text()
+    return [Block(m[1], m[2], page.count("\n", 0, m.start(2)) + 1) for m in BLOCK.finditer(page)]
+
+
+def program(found: list[Block]) -> str:
+    """The python blocks at the lines they have in the page; a line behind each says that it is done."""
+    lines: list[str] = []
+    for block in found:
+        if block.language == "python":
+            lines += [""] * (block.line - 1 - len(lines))
+            lines += [*block.text.splitlines(), f"print({MARK!r})"]
+    return "\n".join(lines) + "\n"
+
+
+@cache
+def run_page(path: Path, folder: Path) -> list[str]:
+    """What each python block of the page printed."""
+    script = folder / f"{path.stem}.py"
+    script.write_text(program(blocks(path)))
+    return run([str(script)]).split(f"{MARK}\n")
+
+
+def run(arguments: list[str]) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, env=os.environ
+    )
+    assert done.returncode == 0, f"{arguments[-1]} failed\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("docs")
+
+
+def shown(path: Path) -> list[tuple[int, str]]:
+    """(number of the python block, its output as the page shows it)."""
+    out, number = [], -1
+    previous = ""
+    for block in blocks(path):
+        number += block.language == "python"
+        if block.language == "text" and previous == "python":
+            out.append((number, block.text))
+        previous = block.language
+    return out
+
+
+def check_output(path: Path, folder: Path) -> None:
+    printed = run_page(path, folder)
+    assert shown(path), f"{path.name} shows no output"
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    for number, want in shown(path):
+        got = COUNTS.sub("#", printed[number])
+        want = COUNTS.sub("#", want)
+        assert doctest.OutputChecker().check_output(want, got, options), (
+            f"block {number} of {path.name} says\n{want}\nand prints\n{got}"
+        )
+
+
+# --- pages ------------------------------------------------------------------------------------------
+
+
+def test_readme_example_runs_and_is_twenty_lines(folder: Path) -> None:
+    examples = [block for block in blocks(README) if block.language == "python"]
+    assert len(examples) == 1
+    assert len(examples[0].text.splitlines()) == 20
+    printed = run_page(README, folder)[0]
+    assert "tensor([0.1413" in printed and "forward   1       " in printed
+    assert re.search(r"^PASSED: \d+ passed, 0 failed", printed, re.MULTILINE)
+
+
+@pytest.mark.requires("tvm")
+def test_readme_shows_what_its_example_prints(folder: Path) -> None:
+    check_output(README, folder)
+
+
+def test_capture_page_runs_and_shows_what_it_prints(folder: Path) -> None:
+    check_output(ROOT / "docs" / "capture.md", folder)
+
+
+def test_a_block_that_prints_something_else_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("text\n\n```python\nprint(1)\n```\n\n```text\n2\n```\n")
+    with pytest.raises(AssertionError, match="says\n2\n"):
+        check_output(page, tmp_path)
+
+
+def test_a_block_that_fails_is_named_by_its_line(tmp_path: Path) -> None:
+    page = tmp_path / "bad.md"
+    page.write_text("text\n\n```python\nx = 1\nraise ValueError(x)\n```\n")
+    with pytest.raises(AssertionError, match="line 5"):
+        run_page(page, tmp_path)
+
+
+def test_page_of_error_codes_is_current() -> None:
+    assert error_page.PATH.read_text() == error_page.page(), (
+        "run: python tests/error_page.py (the table of codes changed)"
+    )
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benches" / "README.md"]
+    assert {p.name for p in pages} >= {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+    dead = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in LINK.findall(page.read_text())
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert dead == []
+
+
+def test_files_that_the_map_names_exist() -> None:
+    """ARCHITECTURE and CONTRIBUTING name files by their path from the root."""
+    text = (ROOT / "ARCHITECTURE.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`((?:crates|python|tests|benches|examples|docs)/[\w./-]*\w)`", text))
+    assert len(named) > 30
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+# --- examples ---------------------------------------------------------------------------------------
+
+
+def executors(printed: str) -> dict[str, set[str]]:
+    """Executors of the regions in the demo's last table, by phase."""
+    table = printed.partition("== who ran ")[2]
+    out: dict[str, set[str]] = {"forward": set(), "backward": set()}
+    for phase, executor in re.findall(r"^(forward|backward) +\d+ +(\S+)", table, re.MULTILINE):
+        out[phase].add(executor)
+    return out
+
+
+@pytest.mark.requires("sklearn", "tvm")
+def test_quickstart_names_tvm_forward_and_backward() -> None:
+    printed = run([str(QUICKSTART), "--steps", "120"])
+    assert executors(printed) == {"forward": {"native", "tvm"}, "backward": {"native", "tvm"}}
+    assert printed.endswith("OK\n")
+
+
+@pytest.mark.requires("sklearn")
+def test_quickstart_runs_natively() -> None:
+    printed = run([str(QUICKSTART), "--steps", "120", "--backend", "native"])
+    assert executors(printed) == {"forward": {"native"}, "backward": {"native"}}
+    assert printed.endswith("OK\n")
+
+
+@pytest.mark.requires("sklearn")
+def test_quickstart_without_tvm_says_so_and_passes() -> None:
+    printed = run(["-c", WITHOUT_TVM, str(QUICKSTART), "--steps", "120"])
+    assert executors(printed) == {"forward": {"native"}, "backward": {"native"}}
+    assert "BackendUnavailable: backend 'tvm' is not available: apache-tvm is not installed" in printed
+    assert "note: tvm did not run here" in printed
+    assert printed.endswith("OK\n")
