@@ -49,7 +49,7 @@ def crate_violations(metadata: dict) -> list[str]:
             continue
         # A dev-dependency is an edge too; the few that tests need are named, all others are refused.
         used = {d["name"] for d in package["dependencies"]}
-        reached = {d["name"] for d in package["dependencies"] if d["kind"] == "dev"}
+        reached = {d["name"] for d in package["dependencies"] if d.get("kind") == "dev"}
         used -= reached & DEV_EDGES.get(name, set())
         allowed = CRATE_EDGES.get(name, CRATE_EDGES.keys())
         found += [

@@ -22,4 +22,4 @@ pub use hooks::{HostHooks, set_host_hooks};
 pub use kernel::install;
 pub use mode::GradMode;
 pub use rule::{BackwardCtx, CustomRule, Gradients, VjpRule, custom_spec};
-pub use tape::{GradHook, Node, NodeRef, Saver, record_node};
+pub use tape::{GradHook, Node, NodeRef, SavedHooks, SavedTensorsHooks, Saver, record_node};

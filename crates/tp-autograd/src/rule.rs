@@ -1,7 +1,7 @@
 //! Differentiation rules: what to save when a call is recorded, and how gradients of the outputs become gradients of
 //! the inputs. Which rule an op has is decided in `resolve`.
 
-use crate::tape::{Edge, Node, NodeRef, SavedTensor, Saver, Spec};
+use crate::tape::{self, Edge, Node, NodeRef, SavedTensor, Saver, Spec};
 use smallvec::SmallVec;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -138,7 +138,11 @@ impl<'a> BackwardCtx<'a> {
     /// Saved tensor `k`, or None where none was saved.
     #[inline]
     pub fn saved_opt(&self, k: usize) -> Result<Option<Tensor>> {
-        self.saved.get(k).map_or(Ok(None), |s| s.unpack(self.node))
+        match self.saved.get(k) {
+            None => Ok(None),
+            Some(s) if s.is_packed() => tape::unpack(self.node, k, s).map(Some),
+            Some(s) => s.unpack(self.node),
+        }
     }
 
     pub fn saved_count(&self) -> usize {

@@ -16,6 +16,7 @@ struct Slots {
 }
 
 static SLOTS: Mutex<Slots> = Mutex::new(Slots { all: Vec::new(), free: Vec::new() });
+#[allow(clippy::vec_box)] // a reader may still hold the address
 static RETIRED: Mutex<Vec<Box<DispatchTable>>> = Mutex::new(Vec::new());
 
 /// Gives this thread a depth counter; it returns to the pool when the thread ends.

@@ -79,7 +79,13 @@ impl CompiledFunction {
     /// The first entry whose guards hold.
     #[inline]
     pub fn find(&self, args: &[Arg<'_>]) -> Option<&Arc<Entry>> {
-        self.entries.iter().map_while(OnceLock::get).find(|e| e.guards.holds(args))
+        for place in &self.entries {
+            let entry = place.get()?;
+            if entry.guards.holds(args) {
+                return Some(entry);
+            }
+        }
+        None
     }
 
     /// Runs the first entry whose guards hold; None when there is none, and nothing has run.

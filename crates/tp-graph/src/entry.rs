@@ -49,22 +49,30 @@ impl Entry {
     /// The guards hold of `args`.
     #[inline]
     pub(crate) unsafe fn run_guarded(self: &Arc<Self>, args: &[Arg<'_>], rets: &mut Rets) -> Result<()> {
-        let mut inputs: SmallVec<[&Tensor; 8]> = SmallVec::new();
-        for place in &self.inputs {
-            inputs.push(self.tensor(args, *place)?);
-        }
         if let (Some(fast), None) = (&self.plan.fast, &self.training)
             && !state::is_tracing()
         {
+            let input = |i: usize| self.tensor(args, self.inputs[i]);
             // SAFETY: the guards hold, so the inputs fit.
-            let out = unsafe { fast.run(&inputs)? };
+            let out = unsafe { fast.run(input)? };
             rets.clear();
             rets.push(Value::Tensor(out));
             last::note_one(self.function, self, fast.kernel.marker());
             return Ok(());
         }
-        let mut stamps = Stamps::new(self.plan.regions.len());
         // SAFETY: as above.
+        unsafe { self.run_steps(args, rets) }
+    }
+
+    /// # Safety
+    /// As `run_guarded`.
+    unsafe fn run_steps(self: &Arc<Self>, args: &[Arg<'_>], rets: &mut Rets) -> Result<()> {
+        let mut inputs: SmallVec<[&Tensor; 8]> = SmallVec::new();
+        for place in &self.inputs {
+            inputs.push(self.tensor(args, *place)?);
+        }
+        let mut stamps = Stamps::new(self.plan.regions.len());
+        // SAFETY: the guards hold, so the inputs fit.
         let ran = unsafe { self.plan.run(&inputs, &mut stamps) };
         let backward = self.training.as_ref().map(|_| BackwardStamps::default());
         last::note(self.function, self, stamps, backward.clone());

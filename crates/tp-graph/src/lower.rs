@@ -8,7 +8,7 @@ use crate::ir::{Const, Graph, Node, Operand, Output};
 use crate::native::NativeKernel;
 use crate::passes::partition::{self, Break, Part};
 use crate::plan::{
-    ArgSrc, CallOutput, CallStamp, CallStep, Exec, Fast, FusedStep, OutSlot, OutSrc, Plan, PlanRegion, Src,
+    ArgSrc, CallOutput, CallStamp, CallStep, Exec, FAST_INPUTS, Fast, FusedStep, OutSlot, OutSrc, Plan, PlanRegion, Src,
     Step, Work,
 };
 use crate::pointwise::NotPointwise;
@@ -367,6 +367,9 @@ fn fast(plan: &Plan) -> Option<Fast> {
         return None;
     }
     let input = |s: &Src| if let Src::Input(i) = s { Some(*i) } else { None };
-    let inputs: SmallVec<[u32; 4]> = inputs.iter().map(input).collect::<Option<_>>()?;
-    Some(Fast { inputs, spec: output.promise.clone(), kernel: kernel.clone() })
+    if inputs.len() > FAST_INPUTS {
+        return None;
+    }
+    let inputs = inputs.iter().map(input).collect::<Option<_>>()?;
+    Some(Fast { inputs, output: output.promise.clone(), kernel: kernel.clone() })
 }

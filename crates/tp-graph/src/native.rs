@@ -76,6 +76,17 @@ impl NativeKernel {
         }
     }
 
+    /// One flat loop of few elements, with the addresses in hand.
+    ///
+    /// # Safety
+    /// As `run_unchecked`; the region is one flat loop.
+    #[inline]
+    pub(crate) unsafe fn run_short(&self, reads: &[*const u8], write: *mut u8) -> Result<()> {
+        let Space::Flat { n, scalars } = self.space else { return Err(Error::internal("TP9110", "not one loop")) };
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.kernel.run_flat(n, reads, scalars, &[write]) }?)
+    }
+
     /// # Safety
     /// `inputs` have the region's types, element for element; `outputs` are fresh, contiguous, of the promised types.
     #[inline]

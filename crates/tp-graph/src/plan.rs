@@ -114,12 +114,14 @@ pub struct Plan {
     pub(crate) fast: Option<Fast>,
 }
 
-/// One flat native region with one output, which is all the graph returns.
+/// One flat native region with one output, which is all the graph returns. Its inputs are the graph's.
 pub(crate) struct Fast {
-    pub inputs: SmallVec<[u32; 4]>,
-    pub spec: TensorSpec,
+    pub inputs: SmallVec<[u32; FAST_INPUTS]>,
+    pub output: TensorSpec,
     pub kernel: Arc<NativeKernel>,
 }
+
+pub(crate) const FAST_INPUTS: usize = 8;
 
 impl Plan {
     /// Reasons of regions that do not run where they were asked to, one per region.

@@ -6,7 +6,7 @@ use crate::backend::{HostExecutor, Lowered, NATIVE, Pending};
 use crate::guard::tuple;
 use crate::native::{NativeKernel, fits};
 use crate::plan::{
-    ArgSrc, CallOutput, CallStamp, CallStep, Exec, Fast, FusedStep, OutSlot, OutSrc, Plan, Src, Work,
+    ArgSrc, CallOutput, CallStamp, CallStep, Exec, FAST_INPUTS, Fast, FusedStep, OutSlot, OutSrc, Plan, Src, Work,
 };
 use crate::raw::RawExecutor;
 use crate::stamp::{Stamps, watched};
@@ -59,19 +59,19 @@ impl Plan {
 }
 
 impl Fast {
-    /// Runs the one region of a plan.
+    /// Runs the one region of a plan; `input` gives the graph's inputs by number.
     ///
     /// # Safety
     /// As `Plan::run`.
     #[inline]
-    pub(crate) unsafe fn run(&self, inputs: &[&Tensor]) -> Result<Tensor> {
-        let mut reads: SmallVec<[&Tensor; 4]> = SmallVec::new();
-        for &i in &self.inputs {
-            reads.push(inputs.get(i as usize).copied().ok_or_else(broken)?);
+    pub(crate) unsafe fn run<'t>(&self, input: impl Fn(usize) -> Result<&'t Tensor>) -> Result<Tensor> {
+        let mut reads = [std::ptr::null(); FAST_INPUTS];
+        for (read, &i) in reads.iter_mut().zip(&self.inputs) {
+            *read = input(i as usize)?.data_ptr().cast_const();
         }
-        let out = Tensor::empty(&self.spec.sizes, self.spec.dtype, self.spec.device)?;
+        let out = Tensor::empty(&self.output.sizes, self.output.dtype, self.output.device)?;
         // SAFETY: the caller's promise; the output is fresh.
-        unsafe { self.kernel.run_unchecked(&reads, std::slice::from_ref(&out))? };
+        unsafe { self.kernel.run_short(&reads[..self.inputs.len()], out.data_ptr())? };
         Ok(out)
     }
 }

@@ -246,6 +246,20 @@ fn indexing() {
 }
 
 #[test]
+fn order() {
+    let x = f32s(&[2, 4], &[3., f64::NAN, 1., 3., 0., -1., 2., -1.]);
+    assert_eq!(values(&run("argsort", &[t(&x)])), [2., 0., 3., 1., 1., 3., 0., 2.]);
+    let down = [t(&x), int(1), Arg::Bool(true)];
+    assert_eq!(values(&run("argsort", &down)), [1., 0., 3., 2., 2., 0., 1., 3.]);
+    assert_eq!(values(&run("argsort", &[t(&x), int(0)])), [1., 1., 0., 1., 0., 0., 1., 0.]);
+    let line = i64s(&[4], &[1., 3., 3., 9.]);
+    let at = f32s(&[2, 2], &[3., 0.5, 10., f64::NAN]);
+    assert_eq!(values(&run("searchsorted", &[t(&line), t(&at)])), [1., 0., 4., 4.]);
+    assert_eq!(values(&run("searchsorted", &[t(&line), t(&at), Arg::Bool(true)])), [3., 0., 4., 4.]);
+    assert_eq!(call("searchsorted", &[t(&x), t(&at)]).unwrap_err().kind(), ErrorKind::Shape);
+}
+
+#[test]
 fn creation() {
     let size: &[i64] = &[2, 2];
     assert_eq!(values(&run("zeros", &[ints(size)])), [0.; 4]);

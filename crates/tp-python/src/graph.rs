@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
 use tp_dispatch::{Error, Value};
 use tp_graph::capture;
-use tp_graph::ir::{Graph, Node, Operand, ValueType};
+use tp_graph::ir::{Graph, Node, ValueType};
 use tp_graph::ValueId;
 
 /// A captured program in SSA form. `str(graph)` is its text, `tensorplay.graph.parse` reads it back.

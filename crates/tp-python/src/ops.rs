@@ -216,8 +216,11 @@ fn overload_object<'py>(py: Python<'py>, op: OpHandle) -> PyResult<Bound<'py, Py
 #[pyfunction]
 pub fn get_op<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
     if let Some(op) = Registry::global().get(name) {
-        let alone = base_name(name) != name;
-        return if alone { overload_object(py, op) } else { op_object(py, op) }.map(Some);
+        // `f.default` is `f` itself while there is no other overload.
+        let whole = op_object(py, op)?;
+        let named = base_name(op.name()) != op.name();
+        let chosen = named || (base_name(name) != name && packet(&whole)?.overloads().len() > 1);
+        return if chosen { overload_object(py, op).map(Some) } else { Ok(Some(whole)) };
     }
     // Only overloads may be defined under the base name.
     let prefix = format!("{name}.");

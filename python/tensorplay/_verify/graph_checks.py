@@ -5,38 +5,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 from tensorplay import _native
 from tensorplay import graph as graphs
 from tensorplay._verify.arrays import Snapshot, is_tensor
+from tensorplay._verify.launch import python_calls
 from tensorplay._verify.report import Tally
 from tensorplay._verify.subject import Subject
 from tensorplay._verify.values import Accepted, refusal, replay
 
-__all__ = ["check_fakes", "check_graphs", "examine", "python_calls"]
-
-
-@contextmanager
-def python_calls(codes: set[CodeType]) -> Iterator[Counter[str]]:
-    """Counts calls of these code objects on this thread while it lasts."""
-    counts: Counter[str] = Counter()
-    before = sys.getprofile()
-
-    def profile(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code in codes:
-            counts[frame.f_code.co_qualname] += 1
-
-    sys.setprofile(profile)
-    try:
-        yield counts
-    finally:
-        sys.setprofile(before)
+__all__ = ["check_fakes", "check_graphs", "examine"]
 
 
 def kernel_codes(subject: Subject) -> set[CodeType]:
@@ -62,6 +42,7 @@ def check_graphs(subject: Subject, accepted: list[Accepted], tally: Tally) -> No
         return
     rule = fake_code(subject)
     codes = kernel_codes(subject) - ({rule} if rule else set())
+    uncovered: dict[str, list[tuple[str, str]]] = {}
     lenient = not all(item.case.speculative for item in accepted)
     for item in accepted:
         local = Tally()
@@ -69,10 +50,13 @@ def check_graphs(subject: Subject, accepted: list[Accepted], tally: Tally) -> No
         failures = [check for check in local.checks() if check.verdict == "fail"]
         if failures and item.case.speculative and lenient:
             item.covered = False
-            reason = f"not covered, and nobody gave such inputs: {failures[0].detail.splitlines()[0]}"
-            tally.skip(f"{failures[0].name}: {item.case.label}", reason, subject.location)
+            uncovered.setdefault(failures[0].name, []).append((item.case.label, failures[0].detail))
         else:
             tally.extend(local)
+    for name, found in uncovered.items():
+        cases = "; ".join(label for label, _ in found)
+        reason = f"not covered, and nobody gave such inputs ({cases}): {found[0][1].splitlines()[0]}"
+        tally.skip(name, reason, subject.location)
 
 
 def _check_case(subject: Subject, item: Accepted, codes: set[CodeType], tally: Tally) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from tensorplay._verify.subject import Kernel
 from tensorplay.outcome import CodegenMarker
 
-__all__ = ["brief", "contradiction", "seen_modules"]
+__all__ = ["brief", "contradiction", "python_calls", "seen_modules"]
 
 # Executors whose launches go through a Python package: a marker of one without a trace of the package is no proof.
 PACKAGES = {
@@ -23,23 +24,46 @@ REACH = 100
 
 
 @contextmanager
+def profiled(look: Callable[[FrameType, str, Any], None]) -> Iterator[None]:
+    """Shows calls and C calls of this thread to `look`, unless a profiler that cannot be put back is at work."""
+    before = sys.getprofile()
+    if before is not None and not callable(before):
+        yield
+        return
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+@contextmanager
+def python_calls(codes: set[CodeType]) -> Iterator[Counter[str]]:
+    """Counts calls of these code objects on this thread while it lasts."""
+    counts: Counter[str] = Counter()
+
+    def look(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code in codes:
+            counts[frame.f_code.co_qualname] += 1
+
+    with profiled(look):
+        yield counts
+
+
+@contextmanager
 def seen_modules() -> Iterator[set[str]]:
     """Top-level packages whose Python or C functions were called on this thread while it lasted."""
     found: set[str] = set()
-    before = sys.getprofile()
 
-    def profile(frame: FrameType, event: str, function: Any) -> None:
+    def look(frame: FrameType, event: str, function: Any) -> None:
         if event == "call":
             found.add(str(frame.f_globals.get("__name__", "")).partition(".")[0])
         elif event == "c_call":
             found.add(str(getattr(function, "__module__", None) or "").partition(".")[0])
             found.add(type(getattr(function, "__self__", None)).__module__.partition(".")[0])
 
-    sys.setprofile(profile)
-    try:
+    with profiled(look):
         yield found
-    finally:
-        sys.setprofile(before)
 
 
 def contradiction(kernel: Kernel, executor: str, seen: set[str]) -> str | None:

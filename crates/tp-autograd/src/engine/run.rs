@@ -183,6 +183,9 @@ impl Run {
         }
         drop(ctx);
         drop(grads);
+        if let (false, Some(extra)) = (self.retain, node.extra()) {
+            extra.drop_packed();
+        }
         self.pass_on(node, out)
     }
 

@@ -81,15 +81,22 @@ impl Frame<'_> {
     fn step(&self, step: &Step) -> Result<Slot> {
         match step {
             Step::Op { name, op, args } => {
-                let values: SmallVec<[Arg<'_>; 3]> = args.iter().map(|&a| self.arg(a)).collect();
                 let op = match op.get() {
                     Some(op) => *op,
                     None => *op.get_or_init({
-                        let found = ops::lookup(name, values.len())?;
+                        let found = ops::lookup(name, args.len())?;
                         move || found
                     }),
                 };
-                ops::call(op, &values).map(Slot::Tensor)
+                match *args.as_slice() {
+                    [a] => ops::call(op, &[self.arg(a)]),
+                    [a, b] => ops::call(op, &[self.arg(a), self.arg(b)]),
+                    ref more => {
+                        let values: SmallVec<[Arg<'_>; 3]> = more.iter().map(|&a| self.arg(a)).collect();
+                        ops::call(op, &values)
+                    }
+                }
+                .map(Slot::Tensor)
             }
             Step::Number { f, args: [a, b] } => {
                 Ok(Slot::Scalar(scalar::apply(*f, self.number(*a)?, self.number(*b)?)))

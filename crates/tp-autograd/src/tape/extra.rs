@@ -1,6 +1,7 @@
 //! The rare parts of a node, in a block of their own: hooks, retained gradients, the leaf's `.grad`, what a host
 //! rule keeps, and the specs that gradients of foreign rules are checked against.
 
+use super::packed::Packed;
 use crate::spin::Spin;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -58,6 +59,7 @@ pub struct NodeExtra {
     /// Specs of the inputs with an edge, in order of the edges, then of the outputs.
     pub(crate) specs: Option<Box<[Spec]>>,
     pub(crate) payload: Mutex<Option<HostRef>>,
+    pub(super) packed: Mutex<Vec<Packed>>,
     /// Where the node was recorded, while anomalies are looked for.
     pub(crate) location: Option<tp_dispatch::host::Location>,
     pub(super) hooks: Mutex<SmallVec<[Hook; 1]>>,
@@ -111,13 +113,23 @@ impl NodeExtra {
         {
             payload.trace(visit);
         }
+        if let Some(packed) = self.packed.try_lock() {
+            packed.iter().for_each(|p| p.trace(visit));
+        }
+    }
+
+    /// Gives up what hooks keep of saved tensors.
+    pub(crate) fn drop_packed(&self) {
+        let packed = std::mem::take(&mut *self.packed.lock());
+        drop(packed);
     }
 
     /// Takes out what may close a cycle, for the caller to drop.
     pub(crate) fn clear(&self) -> impl Sized + use<> {
         let hooks = std::mem::take(&mut *self.hooks.lock());
         let retained = std::mem::take(&mut *self.retained.lock());
-        (hooks, retained, self.payload.lock().take())
+        let packed = std::mem::take(&mut *self.packed.lock());
+        (hooks, retained, packed, self.payload.lock().take())
     }
 
     pub(crate) fn with_leaf(spec: Spec) -> Box<NodeExtra> {

@@ -2,14 +2,15 @@
 
 use super::extra::{NodeExtra, Spec};
 use super::node::{Edge, Node, NodeRef, Parts, flag};
-use super::saved::SavedTensor;
+use super::packed::{self, Packed, SavedHooks};
+use super::saved::{self, SavedTensor};
 use crate::rule::{Rule, RuleHandle, VjpRule};
 use crate::{anomaly, hooks, meta};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tp_dispatch::host::HostRef;
-use tp_dispatch::{Arg, Call, OpHandle, Result, Value, state};
+use tp_dispatch::{Arg, Call, Error, OpHandle, Result, Value, state};
 use tp_tensor::Tensor;
 
 pub(crate) type Edges = SmallVec<[Edge; 2]>;
@@ -55,12 +56,14 @@ pub(crate) struct Saved {
     values: SmallVec<[Value; 2]>,
     bits: u64,
     rare: Option<Box<Rare>>,
+    not_differentiable: SmallVec<[u32; 2]>,
 }
 
 #[derive(Default)]
 struct Rare {
-    not_differentiable: SmallVec<[u32; 4]>,
     payload: Option<HostRef>,
+    packed: Vec<Packed>,
+    error: Option<Error>,
 }
 
 /// Collects what a rule saves for one call.
@@ -95,13 +98,30 @@ impl<'a> Saver<'a> {
     /// Saves a tensor that is no output of this call.
     #[inline]
     pub fn input(&mut self, t: &Tensor) {
-        self.saved.tensors.push(SavedTensor::input(t));
+        match packed::active() {
+            None => self.saved.tensors.push(SavedTensor::input(t)),
+            Some(hooks) => self.pack(hooks, t, saved::INPUT),
+        }
     }
 
     /// Saves output `nr` (counting every tensor the call returns) without making a cycle.
     #[inline]
     pub fn output(&mut self, t: &Tensor, nr: usize) {
-        self.saved.tensors.push(SavedTensor::output(t, nr));
+        match packed::active() {
+            None => self.saved.tensors.push(SavedTensor::output(t, nr)),
+            Some(hooks) => self.pack(hooks, &t.detach(), nr as u32),
+        }
+    }
+
+    #[cold]
+    fn pack(&mut self, hooks: Arc<dyn SavedHooks>, t: &Tensor, nr: u32) {
+        let index = self.saved.tensors.len();
+        self.saved.tensors.push(SavedTensor::packed(nr));
+        let rare = self.saved.rare.get_or_insert_default();
+        match packed::pack(hooks, index, t) {
+            Ok(packed) => rare.packed.push(packed),
+            Err(e) => rare.error = Some(e),
+        }
     }
 
     /// Keeps a place for a tensor that is not there.
@@ -132,7 +152,7 @@ impl<'a> Saver<'a> {
 
     /// Output `nr` will not require grad.
     pub fn mark_non_differentiable(&mut self, nr: usize) {
-        self.saved.rare.get_or_insert_default().not_differentiable.push(nr as u32);
+        self.saved.not_differentiable.push(nr as u32);
     }
 
     /// Keeps an object of the host language with the node.
@@ -159,13 +179,17 @@ impl Recipe<'_> {
         let Recipe { rule, op, edges, saved, outputs, mut flags } = self;
         let mut extra = None;
         if rule.foreign || saved.rare.is_some() || anomaly::is_on() {
-            let payload = saved.rare.as_mut().and_then(|r| r.payload.take());
-            if payload.is_some() {
+            let rare = saved.rare.as_deref_mut().map(std::mem::take).unwrap_or_default();
+            if let Some(e) = rare.error {
+                return Err(e);
+            }
+            if rare.payload.is_some() || !rare.packed.is_empty() {
                 flags |= flag::REACHES;
             }
             extra = Some(Box::new(NodeExtra {
                 specs: rule.foreign.then(|| specs(edges)),
-                payload: Mutex::new(payload),
+                payload: Mutex::new(rare.payload),
+                packed: Mutex::new(rare.packed),
                 location: if anomaly::is_on() { tp_dispatch::host::location() } else { None },
                 ..NodeExtra::default()
             }));
@@ -192,7 +216,7 @@ impl Recipe<'_> {
 /// Gives every differentiable output its history; outputs are numbered in order, lists flattened.
 #[inline]
 pub(crate) fn tie(node: NodeRef, rets: &[Value], saved: &Saved) {
-    if let ([Value::Tensor(t)], None) = (rets, &saved.rare) {
+    if let ([Value::Tensor(t)], true) = (rets, saved.not_differentiable.is_empty()) {
         return if differentiable(t) { meta::set_history(t, node, 0) };
     }
     let mut nr = 0;
@@ -211,8 +235,7 @@ fn differentiable(t: &Tensor) -> bool {
 }
 
 fn tie_one(node: &NodeRef, t: &Tensor, nr: u32, saved: &Saved) {
-    let marked = saved.rare.as_ref().is_some_and(|r| r.not_differentiable.contains(&nr));
-    if differentiable(t) && !marked {
+    if differentiable(t) && !saved.not_differentiable.contains(&nr) {
         meta::set_history(t, node.clone(), nr);
     }
 }

@@ -11,11 +11,12 @@ use tp_tensor::Tensor;
 pub struct SavedTensor {
     tensor: Option<Tensor>,
     version: u32,
-    /// Which output it is; `INPUT` for a tensor that existed before.
+    /// Which output it is, or `INPUT` for a tensor that existed before; with `PACKED` when hooks keep it.
     nr: u32,
 }
 
-const INPUT: u32 = u32::MAX;
+pub(super) const INPUT: u32 = PACKED - 1;
+const PACKED: u32 = 1 << 31;
 
 impl SavedTensor {
     #[inline]
@@ -32,8 +33,18 @@ impl SavedTensor {
         SavedTensor { tensor: None, version: 0, nr: INPUT }
     }
 
+    /// The place of a tensor that hooks keep.
+    pub(super) fn packed(nr: u32) -> SavedTensor {
+        SavedTensor { tensor: None, version: 0, nr: nr | PACKED }
+    }
+
+    #[inline]
+    pub(crate) fn is_packed(&self) -> bool {
+        self.nr & PACKED != 0
+    }
+
     pub(super) fn take(&mut self) -> SavedTensor {
-        std::mem::replace(self, SavedTensor::none())
+        SavedTensor { tensor: self.tensor.take(), version: self.version, nr: self.nr }
     }
 
     pub(super) fn raw(&self) -> Option<&Tensor> {
@@ -48,12 +59,19 @@ impl SavedTensor {
         if now != self.version {
             return Err(self.stale(t, now, node));
         }
-        if self.nr != INPUT && state::is_grad_enabled() {
-            let again = t.detach();
-            meta::set_history(&again, node.clone(), self.nr);
-            return Ok(Some(again));
+        Ok(Some(self.again(t.clone(), node)))
+    }
+
+    /// The saved value as a rule sees it: an output is tied to the graph again while gradients are recorded.
+    #[inline]
+    pub(super) fn again(&self, t: Tensor, node: &NodeRef) -> Tensor {
+        let nr = self.nr & !PACKED;
+        if nr == INPUT || !state::is_grad_enabled() {
+            return t;
         }
-        Ok(Some(t.clone()))
+        let again = t.detach();
+        meta::set_history(&again, node.clone(), nr);
+        again
     }
 
     #[cold]

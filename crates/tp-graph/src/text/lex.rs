@@ -65,25 +65,30 @@ impl<'a> Cursor<'a> {
 
     /// A run of characters of names: letters, digits and `_ : .`.
     pub fn word(&mut self) -> Result<&'a str> {
+        match self.peek_word() {
+            "" => Err(self.error("a word")),
+            word => {
+                self.at += word.len();
+                Ok(word)
+            }
+        }
+    }
+
+    /// The word that comes next; empty if none does.
+    fn peek_word(&mut self) -> &'a str {
         self.skip_space();
         let rest = self.rest();
-        let end =
-            rest.find(|c: char| !(c.is_ascii_alphanumeric() || "_:.".contains(c))).unwrap_or(rest.len());
-        if end == 0 {
-            return Err(self.error("a word"));
-        }
-        self.at += end;
-        Ok(&rest[..end])
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || "_:.".contains(c)));
+        &rest[..end.unwrap_or(rest.len())]
     }
 
     /// A word, if it is `word`.
     pub fn eat_word(&mut self, word: &str) -> bool {
-        let start = self.at;
-        if self.word().is_ok_and(|w| w == word) {
-            return true;
+        let found = self.peek_word() == word;
+        if found {
+            self.at += word.len();
         }
-        self.at = start;
-        false
+        found
     }
 
     pub fn value(&mut self) -> Result<ValueId> {

@@ -17,4 +17,5 @@ pub mod rows;
 pub mod scan;
 pub mod shared;
 pub mod softmax;
+pub mod sort;
 pub mod view;

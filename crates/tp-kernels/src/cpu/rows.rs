@@ -172,7 +172,13 @@ impl<F: Fold> Pairwise<F> {
 /// # Safety
 /// `p` points to `count` rows of `width` elements, `stride` elements apart.
 #[inline(always)]
-unsafe fn run<F: Fold>(p: *const F::In, count: usize, stride: isize, width: usize, out: &mut [F::Acc; COLUMNS]) {
+unsafe fn run<F: Fold>(
+    p: *const F::In,
+    count: usize,
+    stride: isize,
+    width: usize,
+    out: &mut [F::Acc; COLUMNS],
+) {
     for i in 0..count {
         // SAFETY: row i.
         let source = unsafe { p.offset(i as isize * stride) };

@@ -10,6 +10,7 @@ pub mod join;
 pub mod matmul;
 pub mod pointwise;
 pub mod reduce;
+pub mod sort;
 pub mod view;
 
 use smallvec::smallvec;

@@ -9,6 +9,7 @@ pub mod inplace;
 pub mod matmul;
 pub mod movement;
 pub mod reduce;
+pub mod sort;
 pub mod ternary;
 pub mod unary;
 
@@ -25,6 +26,7 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
         matmul::ROWS,
         movement::ROWS,
         indexing::ROWS,
+        sort::ROWS,
         inplace::ROWS,
     ];
     groups.into_iter().flatten()

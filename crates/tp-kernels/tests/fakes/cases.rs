@@ -328,6 +328,8 @@ pub fn cases(op: OpHandle) -> Vec<Args> {
             &SOME,
             &[vec![ints(&[])], vec![ints(&[3])], vec![ints(&[2, 1])], vec![ints(&[1, 1, 1, 1, 1, 1])]],
         ),
+        "argsort" => with(&SOME, &axis_rest()),
+        "searchsorted" => with(&SOME, &[vec![Value::Tensor(f32s(&[2, 1], &[0.5, 2.0]))]]),
         "matmul" => products(),
         "concat" | "stack" => joins(name),
         "slice_backward" => vec![vec![

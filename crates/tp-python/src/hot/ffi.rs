@@ -22,9 +22,6 @@ unsafe extern "C" {
 pub const HAVE_VECTORCALL: c_ulong = 1 << 11;
 pub const VECTORCALL_OFFSET_FLAG: usize = 1 << (usize::BITS - 1);
 
-/// Visits for `tp_traverse`.
-pub type Visit = unsafe extern "C" fn(Obj, *mut std::ffi::c_void) -> c_int;
-
 /// # Safety
 /// `op` is a live object and the interpreter lock is held.
 #[inline(always)]

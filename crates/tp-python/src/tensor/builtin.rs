@@ -4,6 +4,7 @@
 use std::sync::OnceLock;
 use tp_dispatch::dispatcher::Session;
 use tp_dispatch::kernel::HostArgs;
+use tp_dispatch::state::KeyGuard;
 use tp_dispatch::{Arg, Error, OpHandle, Registry, Result, Rets, Value};
 use tp_tensor::Tensor;
 
@@ -25,6 +26,7 @@ builtins! {
     CLONE = "tp::clone",
     CONTIGUOUS = "tp::contiguous",
     COPY_ = "tp::copy_",
+    DETACH = "tp::detach",
     EXPAND = "tp::expand",
     FILL_ = "tp::fill_",
     FLIP = "tp::flip",
@@ -50,6 +52,18 @@ impl Builtin {
         }
         let op = Registry::global().lookup(self.name)?;
         Ok(*self.op.get_or_init(|| op))
+    }
+
+    /// As `call`, for work on data that is there now: neither the tape nor a capture records it, and the result is
+    /// real. A fake argument is captured as usual.
+    pub fn run(&self, args: &[Arg<'_>]) -> Result<Tensor> {
+        let mut fake = false;
+        args.iter().for_each(|a| a.for_each_tensor(|t| fake |= t.is_fake()));
+        if fake {
+            return self.call(args);
+        }
+        let _unrecorded = KeyGuard::foreign_kernel();
+        self.call(args)
     }
 
     /// Calls the op with leading arguments; defaults fill the rest.

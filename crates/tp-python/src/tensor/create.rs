@@ -29,11 +29,11 @@ pub fn tensor<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let dtype = dtype.map(|d| d.0);
     let source = shared(data, dtype)?;
-    let mut t = source.tensor.detach();
+    let mut t = ops::DETACH.run(&[Arg::Tensor(&source.tensor)]).py(py)?;
     if let Some(d) = dtype.filter(|d| *d != t.dtype()) {
-        t = ops::ASTYPE.call(&[Arg::Tensor(&t), Arg::DType(d)]).py(py)?;
+        t = ops::ASTYPE.run(&[Arg::Tensor(&t), Arg::DType(d)]).py(py)?;
     } else if !source.fresh {
-        t = ops::CLONE.call(&[Arg::Tensor(&t)]).py(py)?;
+        t = ops::CLONE.run(&[Arg::Tensor(&t)]).py(py)?;
     }
     if let Some(d) = device {
         t = transfer::to_device(&t, d.0).py(py)?;
@@ -65,10 +65,13 @@ pub fn asarray<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let dtype = dtype.map(|d| d.0);
     let source = shared(obj, dtype)?;
+    // Converting a tensor is an operation like any other; foreign data has no history.
+    let own = tensor_of(obj).is_ok();
+    let apply = |op: &ops::Builtin, args: &[Arg<'_>]| if own { op.call(args) } else { op.run(args) }.py(py);
     let mut t = source.tensor;
     let mut fresh = source.fresh;
     if let Some(d) = dtype.filter(|d| *d != t.dtype()) {
-        t = ops::ASTYPE.call(&[Arg::Tensor(&t), Arg::DType(d)]).py(py)?;
+        t = apply(&ops::ASTYPE, &[Arg::Tensor(&t), Arg::DType(d)])?;
         fresh = true;
     }
     if let Some(d) = device.filter(|d| d.0 != t.device()) {
@@ -77,13 +80,10 @@ pub fn asarray<'py>(
     }
     match copy {
         Some(false) if fresh => {
-            let e = Error::value(
-                "TP1121",
-                format!("{} cannot be shared without a copy, and copy is False", obj.get_type()),
-            );
+            let e = Error::value("TP1121", format!("{} cannot be shared without a copy, and copy is False", obj.get_type()));
             Err(error::to_py(py, e))
         }
-        Some(true) if !fresh => wrap(py, ops::CLONE.call(&[Arg::Tensor(&t)]).py(py)?),
+        Some(true) if !fresh => wrap(py, apply(&ops::CLONE, &[Arg::Tensor(&t)])?),
         _ => wrap(py, t),
     }
 }

@@ -106,7 +106,7 @@ fn prepare(t: &Tensor) -> Result<Saved> {
     if local.is_fake() {
         return Err(Error::capture("TP4003", "the values of a tensor were read during capture"));
     }
-    let tensor = ops::CONTIGUOUS.call(&[Arg::Tensor(&local)])?;
+    let tensor = ops::CONTIGUOUS.run(&[Arg::Tensor(&local)])?;
     let shape = tensor.sizes().iter().map(|&s| s as usize).collect();
     Ok(Saved { tensor, shape })
 }

@@ -17,8 +17,11 @@ pub fn tensor_bytes<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Bou
 }
 
 fn bytes_of(t: &Tensor) -> Result<Tensor> {
+    if t.is_fake() {
+        return Err(Error::capture("TP4003", "the values of a tensor were read during capture"));
+    }
     let item = t.dtype().itemsize() as i64;
-    if !t.is_contiguous() || !t.device().is_cpu() || t.is_fake() {
+    if !t.is_contiguous() || !t.device().is_cpu() {
         return Err(Error::value("TP1127", "only a contiguous CPU tensor has its bytes in a row"));
     }
     let layout =

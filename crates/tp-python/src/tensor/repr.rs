@@ -151,7 +151,7 @@ fn edges(t: &Tensor, axis: usize, edge: i64, n: i64) -> Result<Tensor> {
     let blocks = t.view(&layout)?;
     let mut sizes = t.sizes().to_vec();
     sizes[axis] = 2 * edge;
-    super::builtin::RESHAPE.call(&[tp_dispatch::Arg::Tensor(&blocks), tp_dispatch::Arg::Ints(&sizes)])
+    super::builtin::RESHAPE.run(&[tp_dispatch::Arg::Tensor(&blocks), tp_dispatch::Arg::Ints(&sizes)])
 }
 
 impl Layout<'_> {

@@ -24,7 +24,7 @@ pub fn to_device(t: &Tensor, device: Device) -> Result<Tensor> {
     if device.is_meta() {
         return Ok(Tensor::empty(t.sizes(), t.dtype(), device)?);
     }
-    let source = ops::CONTIGUOUS.call(&[Arg::Tensor(t)])?;
+    let source = ops::CONTIGUOUS.run(&[Arg::Tensor(t)])?;
     let accelerator = if device.is_cpu() { t.device() } else { device };
     let runtime = runtime::runtime(accelerator)?;
     let out = Tensor::empty(t.sizes(), t.dtype(), device)?;

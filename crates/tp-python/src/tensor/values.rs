@@ -18,7 +18,7 @@ pub fn elements(t: &Tensor) -> Result<Vec<Scalar>> {
         return Err(Error::device("TP2106", "a tensor without data has no values"));
     }
     let local = transfer::to_device(&t.detach(), Device::CPU)?;
-    let flat = ops::CONTIGUOUS.call(&[Arg::Tensor(&local)])?;
+    let flat = ops::CONTIGUOUS.run(&[Arg::Tensor(&local)])?;
     let n = flat.numel() as usize;
     Ok(dispatch_dtype!(flat.dtype(), T => {
         // SAFETY: contiguous; elements of borrowed memory need not be aligned.

@@ -191,7 +191,7 @@ unsafe fn on_device(t: &Tensor, options: &Options) -> Result<(Tensor, bool)> {
     }
     if copy == Some(true) {
         describe(t)?;
-        return Ok((ops::CLONE.call(&[Arg::Tensor(t)])?, true));
+        return Ok((ops::CLONE.run(&[Arg::Tensor(t)])?, true));
     }
     Ok((t.clone(), false))
 }

@@ -144,7 +144,7 @@ pub fn take(x: &Bound<'_, PyAny>, device: Option<Device>, copy: Option<bool>) ->
         None => t,
     };
     // A producer from before `copy` was known may have shared.
-    if copy == Some(true) && is_capsule { ops::CLONE.call(&[Arg::Tensor(&t)]).py(py) } else { Ok(t) }
+    if copy == Some(true) && is_capsule { ops::CLONE.run(&[Arg::Tensor(&t)]).py(py) } else { Ok(t) }
 }
 
 /// Calls `x.__dlpack__`, with fewer keywords where the producer is older than they are.

@@ -1,0 +1,93 @@
+//! Saved tensors that the user keeps elsewhere: hooks that turn a tensor into something else when it is saved, and
+//! back when a rule asks for it. Off, they cost one relaxed load per saved tensor.
+
+use super::node::NodeRef;
+use super::saved::SavedTensor;
+use crate::mode::GradMode;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tp_dispatch::{Error, HostVisitor, Result, Value};
+use tp_tensor::Tensor;
+
+/// Packs what is saved while they are in force. Both run with grad mode off.
+pub trait SavedHooks: Send + Sync {
+    fn pack(&self, t: &Tensor) -> Result<Value>;
+    fn unpack(&self, packed: &Value) -> Result<Tensor>;
+    /// Host objects it owns, for the cycle collector.
+    fn trace(&self, _visit: &mut HostVisitor<'_>) {}
+}
+
+/// One packed tensor of a node.
+pub(super) struct Packed {
+    index: usize,
+    hooks: Arc<dyn SavedHooks>,
+    value: Value,
+}
+
+impl Packed {
+    pub fn trace(&self, visit: &mut HostVisitor<'_>) {
+        self.hooks.trace(visit);
+        if let Value::Host(object) = &self.value {
+            object.trace(visit);
+        }
+    }
+}
+
+static USERS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static STACK: RefCell<Vec<Arc<dyn SavedHooks>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Puts hooks in force on this thread while it lives; the innermost ones pack.
+#[must_use = "the hooks end when the guard is dropped"]
+pub struct SavedTensorsHooks(Arc<dyn SavedHooks>);
+
+impl SavedTensorsHooks {
+    pub fn push(hooks: Arc<dyn SavedHooks>) -> SavedTensorsHooks {
+        STACK.with(|s| s.borrow_mut().push(hooks.clone()));
+        USERS.fetch_add(1, Ordering::Relaxed);
+        SavedTensorsHooks(hooks)
+    }
+}
+
+impl Drop for SavedTensorsHooks {
+    fn drop(&mut self) {
+        USERS.fetch_sub(1, Ordering::Relaxed);
+        let gone = STACK.with(|s| {
+            let mut stack = s.borrow_mut();
+            stack.iter().rposition(|h| Arc::ptr_eq(h, &self.0)).map(|at| stack.remove(at))
+        });
+        drop(gone);
+    }
+}
+
+#[inline]
+pub(super) fn active() -> Option<Arc<dyn SavedHooks>> {
+    if USERS.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    STACK.with(|s| s.borrow().last().cloned())
+}
+
+pub(super) fn pack(hooks: Arc<dyn SavedHooks>, index: usize, t: &Tensor) -> Result<Packed> {
+    let _mode = GradMode::no_grad();
+    let value = hooks.pack(t)?;
+    Ok(Packed { index, hooks, value })
+}
+
+/// Saved tensor `index` of `node`, from what the hooks made of it.
+pub(crate) fn unpack(node: &NodeRef, index: usize, saved: &SavedTensor) -> Result<Tensor> {
+    let found = node.extra().and_then(|e| {
+        let packed = e.packed.lock();
+        packed.iter().find(|p| p.index == index).map(|p| (p.hooks.clone(), p.value.clone()))
+    });
+    let Some((hooks, value)) = found else {
+        return Err(Error::internal("TP9004", "a packed tensor is missing").with_op(node.name()));
+    };
+    let mode = GradMode::no_grad();
+    let t = hooks.unpack(&value)?;
+    drop(mode);
+    Ok(saved.again(t, node))
+}
