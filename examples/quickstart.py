@@ -141,7 +141,9 @@ def progress(title: str, done: int, total: int, loss: float) -> None:
         print(f"\r{line}", end="", flush=True)
 
 
-def train(title: str, model: Classifier, loss_fn: Callable[[Tensor, Tensor], Tensor], data: Digits, steps: int) -> Outcome:
+def train(
+    title: str, model: Classifier, loss_fn: Callable[[Tensor, Tensor], Tensor], data: Digits, steps: int
+) -> Outcome:
     """Plain SGD with momentum over batches of 128."""
     batch, rate, momentum = 128, 0.2, 0.9
     rng = np.random.default_rng(2)
@@ -209,11 +211,17 @@ def main() -> int:
     print(compiled.last_run)
     print()
     drift = float(np.max(np.abs(np.array(plain.losses) - np.array(fast.losses))))
-    for name, outcome in [("eager, custom op", eager), ("eager, op chain", plain), (f"compiled, {options.backend}", fast)]:
+    for name, outcome in [
+        ("eager, custom op", eager),
+        ("eager, op chain", plain),
+        (f"compiled, {options.backend}", fast),
+    ]:
         print(f"{name:<22} accuracy {100 * outcome.accuracy:5.1f} %   {outcome.milliseconds:.3f} ms per step")
     print(f"largest loss difference, eager against compiled, over {options.steps} steps: {drift:.2e}")
     if not capability.available:
-        print(f"note: {options.backend} did not run here ({capability.reason}); its times are those of the native executor")
+        print(
+            f"note: {options.backend} did not run here ({capability.reason}); its times are those of the native executor"
+        )
 
     good = min(eager.accuracy, plain.accuracy, fast.accuracy) >= 0.95 and drift < 1e-3
     print("\nOK" if good else "\nFAILED: accuracy below 95 % or eager and compiled disagree")

@@ -12,7 +12,7 @@ import tensorplay as tp
 from tensorplay import library
 from tensorplay.errors import ArgumentError, ContractError
 from tensorplay.testing import make_tensor
-from tensorplay.verify import opcheck, verify
+from tensorplay.verify import VerifyReport, opcheck, verify
 from verifying import define, failed, good
 
 Tensor = tp.Tensor
@@ -38,6 +38,14 @@ def test_a_good_op_passes_with_generated_inputs() -> None:
     assert "python" in next(c for c in report.executor if c.name == "kernel cpu/other").detail
     assert report.text().splitlines()[-1].startswith("PASSED: ")
     report.raise_if_failed()
+
+
+def test_it_is_called_as_an_attribute_of_the_package() -> None:
+    op = good("vt::attribute")
+    for call in (tp.verify, __import__("tensorplay.verify").verify):
+        report = call(op, (make_tensor((4,)),), sweep=False)
+        assert isinstance(report, VerifyReport)
+        assert report.passed, report.text()
 
 
 def test_given_inputs_are_seeds_of_neighbours() -> None:

@@ -182,6 +182,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1137", "Operand and indices have different numbers of dimensions.", _SHAPES),
     ("TP1138", "The source does not have the indexed shape.", _SHAPES),
     ("TP1139", "Values do not broadcast to the indexed shape.", _SHAPES),
+    ("TP1140", "Sorted values or a search line must have one dimension.", "reshape it"),
     # dtypes
     ("TP1201", "Element types do not go together.", "convert one operand with astype"),
     ("TP1202", "An expression is not defined for these element types.", "convert the operands with astype"),
@@ -433,6 +434,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP9107", "A compiled entry was run though its guard fails.", _REPORT),
     ("TP9108", "A compiled entry lost one of its inputs.", _REPORT),
     ("TP9109", "A compiled entry vanished.", _REPORT),
+    ("TP9110", "A region that is not one flat loop was run as one.", _REPORT),
 )
 
 CODES: dict[str, Entry] = {code: Entry(code, meaning, fix) for code, meaning, fix in _TABLE}

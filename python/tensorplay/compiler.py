@@ -30,7 +30,9 @@ def _policy(on_fallback: str | None, names: Sequence[str], single: bool) -> str:
     if on_fallback is None:
         return "warn" if single and names[0] != "native" else "record"
     if on_fallback not in _POLICIES:
-        raise ValueError(f"on_fallback must be one of {', '.join(map(repr, _POLICIES))} or None, not {on_fallback!r}")
+        raise ValueError(
+            f"on_fallback must be one of {', '.join(map(repr, _POLICIES))} or None, not {on_fallback!r}"
+        )
     return on_fallback
 
 
@@ -41,7 +43,10 @@ def _check_available(names: Sequence[str], policy: str) -> None:
         capability = base.capability(name)
         if not capability.available:
             reason = FallbackReason(
-                "BackendUnavailable", None, f"backend '{name}' is not available: {capability.reason}", {"backend": name}
+                "BackendUnavailable",
+                None,
+                f"backend '{name}' is not available: {capability.reason}",
+                {"backend": name},
             )
             raise FallbackError(
                 f"backend '{name}' is not available here: {capability.reason}",

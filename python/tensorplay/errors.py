@@ -65,7 +65,7 @@ class TensorPlayError(Exception):
         return f"[{self.code}] {super().__str__()}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {key: value for key, value in self.__dict__.items()}
+        state = dict(self.__dict__.items())
         return (type(self), self.args, state)
 
 

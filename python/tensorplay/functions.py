@@ -162,7 +162,7 @@ stack: Builtin = _builtins["stack"]
 tril: Builtin = _builtins["tril"]
 triu: Builtin = _builtins["triu"]
 
-# Indexing
+# Indexing and sorting
 take: Builtin = _builtins["take"]
 index_select: Builtin = _builtins["index_select"]
 gather: Builtin = _builtins["gather"]
@@ -170,6 +170,8 @@ take_along_axis: Builtin = _builtins["take_along_axis"]
 scatter_add: Builtin = _builtins["scatter_add"]
 index_add: Builtin = _builtins["index_add"]
 nonzero: Builtin = _builtins["nonzero"]
+argsort: Builtin = _builtins["argsort"]
+searchsorted: Builtin = _builtins["searchsorted"]
 index: Builtin = _builtins["index"]
 index_put: Builtin = _builtins["index_put"]
 select: Builtin = _builtins["select"]

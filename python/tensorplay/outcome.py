@@ -29,7 +29,10 @@ def render_table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
     """Left-aligned columns under a header."""
     table = [list(header), *[list(row) for row in rows]]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
     return "\n".join(lines)
 
 

@@ -2,10 +2,9 @@
 //! nested sequences, tensors, buffers (NumPy arrays among them) and objects with `__dlpack__` or `__array__`.
 
 use super::builtin as ops;
-use super::{DeviceArg, buffers, dlpack, nested, tensor_of, transfer, wrap};
+use super::{DeviceArg, as_tensor, buffers, dlpack, nested, transfer, wrap};
 use crate::error::{self, IntoPyResult};
 use crate::hot::ffi::Obj;
-use crate::hot::shell;
 use crate::types::DTypeArg;
 use nested::Nested;
 use pyo3::ffi;
@@ -66,7 +65,7 @@ pub fn asarray<'py>(
     let dtype = dtype.map(|d| d.0);
     let source = shared(obj, dtype)?;
     // Converting a tensor is an operation like any other; foreign data has no history.
-    let own = tensor_of(obj).is_ok();
+    let own = as_tensor(obj).is_some();
     let apply = |op: &ops::Builtin, args: &[Arg<'_>]| if own { op.call(args) } else { op.run(args) }.py(py);
     let mut t = source.tensor;
     let mut fresh = source.fresh;
@@ -80,7 +79,10 @@ pub fn asarray<'py>(
     }
     match copy {
         Some(false) if fresh => {
-            let e = Error::value("TP1121", format!("{} cannot be shared without a copy, and copy is False", obj.get_type()));
+            let e = Error::value(
+                "TP1121",
+                format!("{} cannot be shared without a copy, and copy is False", obj.get_type()),
+            );
             Err(error::to_py(py, e))
         }
         Some(true) if !fresh => wrap(py, apply(&ops::CLONE, &[Arg::Tensor(&t)])?),
@@ -91,7 +93,7 @@ pub fn asarray<'py>(
 /// A tensor over the memory of a NumPy array: both see every write, and read-only stays read-only.
 #[pyfunction]
 pub fn from_numpy<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    if let Ok(t) = tensor_of(array) {
+    if let Some(t) = as_tensor(array) {
         let e = Error::argument("TP1002", format!("argument 'array' must be a NumPy array, got {t:?}"));
         return Err(error::to_py(py, e));
     }
@@ -116,18 +118,16 @@ struct Source {
 /// `wanted` decides how Python numbers are stored; anything with a dtype of its own keeps it.
 fn shared(obj: &Bound<'_, PyAny>, wanted: Option<DType>) -> PyResult<Source> {
     let py = obj.py();
-    // SAFETY: a live object.
-    unsafe {
-        if shell::is_tensor(obj.as_ptr()) {
-            return Ok(Source { tensor: tensor_of(obj)?, fresh: false });
-        }
-        if let Some(t) = foreign(obj)? {
-            return Ok(Source { tensor: t, fresh: false });
-        }
-        let numbers = nested::read(obj.as_ptr()).py(py)?;
-        let dtype = wanted.unwrap_or_else(|| numbers.category().map_or(DEFAULT_FLOAT, default_dtype));
-        Ok(Source { tensor: store(&numbers, dtype).py(py)?, fresh: true })
+    if let Some(tensor) = as_tensor(obj) {
+        return Ok(Source { tensor, fresh: false });
     }
+    if let Some(tensor) = foreign(obj)? {
+        return Ok(Source { tensor, fresh: false });
+    }
+    // SAFETY: a live object, lock held.
+    let numbers = unsafe { nested::read(obj.as_ptr()) }.py(py)?;
+    let dtype = wanted.unwrap_or_else(|| numbers.category().map_or(DEFAULT_FLOAT, default_dtype));
+    Ok(Source { tensor: store(&numbers, dtype).py(py)?, fresh: true })
 }
 
 /// Objects that have memory of their own.

@@ -58,13 +58,16 @@ pub fn wrap(py: Python<'_>, t: Tensor) -> PyResult<Bound<'_, PyAny>> {
     unsafe { Bound::from_owned_ptr_or_err(py, shell::wrap(t)) }
 }
 
+/// The tensor that an object is, if it is one.
+pub fn as_tensor(obj: &Bound<'_, PyAny>) -> Option<Tensor> {
+    // SAFETY: a live object.
+    unsafe { shell::is_tensor(obj.as_ptr()).then(|| shell::tensor_of(obj.as_ptr()).clone()) }
+}
+
 /// A tensor argument.
 pub fn tensor_of(obj: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    // SAFETY: a live object.
-    unsafe {
-        if shell::is_tensor(obj.as_ptr()) {
-            return Ok(shell::tensor_of(obj.as_ptr()).clone());
-        }
+    if let Some(t) = as_tensor(obj) {
+        return Ok(t);
     }
     Err(PyTypeError::new_err(format!("expected a tensorplay.Tensor, got {}", obj.get_type())))
 }

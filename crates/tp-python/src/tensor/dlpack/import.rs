@@ -5,11 +5,13 @@ use super::{
     Versioned, buffer_error,
 };
 use crate::error::IntoPyResult;
+use crate::hot::ffi as x;
 use crate::tensor::{self, DeviceArg, builtin as ops, transfer};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
-use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
+use pyo3::{ffi, intern};
 use std::ffi::CStr;
 use std::ptr;
 use tp_dispatch::{Arg, Result};
@@ -154,20 +156,43 @@ fn request<'py>(
     copy: Option<bool>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = x.py();
-    let Ok(method) = x.getattr("__dlpack__") else {
+    let Ok(method) = x.getattr(intern!(py, "__dlpack__")) else {
         return Err(PyTypeError::new_err(format!("{} has no __dlpack__: it cannot be shared", x.get_type())));
     };
-    let kwargs = PyDict::new(py);
-    kwargs.set_item("max_version", (VERSION.major, VERSION.minor))?;
-    if let Some(copy) = copy {
-        kwargs.set_item("copy", copy)?;
-    }
-    if device == Some(Device::CPU) && copy != Some(false) && !is_on_cpu(x)? {
-        kwargs.set_item("dl_device", (1, 0))?;
-    }
-    match method.call((), Some(&kwargs)) {
+    let answer = if device.is_none() && copy.is_none() {
+        with_version(&method)
+    } else {
+        let kwargs = PyDict::new(py);
+        kwargs.set_item("max_version", (VERSION.major, VERSION.minor))?;
+        if let Some(copy) = copy {
+            kwargs.set_item("copy", copy)?;
+        }
+        if device == Some(Device::CPU) && copy != Some(false) && !is_on_cpu(x)? {
+            kwargs.set_item("dl_device", (1, 0))?;
+        }
+        method.call((), Some(&kwargs))
+    };
+    match answer {
         Err(e) if e.is_instance_of::<PyTypeError>(py) && copy != Some(true) => method.call0(),
         other => other,
+    }
+}
+
+/// The usual call, `__dlpack__(max_version=...)`, without a dict.
+fn with_version<'py>(method: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    static CALL: PyOnceLock<(Py<PyTuple>, Py<PyTuple>)> = PyOnceLock::new();
+    let py = method.py();
+    let (names, version) = CALL.get_or_try_init(py, || {
+        let names = PyTuple::new(py, [intern!(py, "max_version")])?;
+        Ok::<_, PyErr>((names.unbind(), PyTuple::new(py, [VERSION.major, VERSION.minor])?.unbind()))
+    })?;
+    let args = [version.as_ptr()];
+    // SAFETY: live objects; one value for the one keyword.
+    unsafe {
+        Bound::from_owned_ptr_or_err(
+            py,
+            x::PyObject_Vectorcall(method.as_ptr(), args.as_ptr(), 0, names.as_ptr()),
+        )
     }
 }
 
