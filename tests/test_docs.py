@@ -110,9 +110,8 @@ def check_output(path: Path, folder: Path) -> None:
     for number, want in shown(path):
         got = COUNTS.sub("#", printed[number])
         want = COUNTS.sub("#", want)
-        assert doctest.OutputChecker().check_output(want, got, options), (
-            f"block {number} of {path.name} says\n{want}\nand prints\n{got}"
-        )
+        if not doctest.OutputChecker().check_output(want, got, options):
+            pytest.fail(f"block {number} of {path.name} says\n{want}\nand prints\n{got}", pytrace=False)
 
 
 # --- pages ------------------------------------------------------------------------------------------
@@ -140,7 +139,7 @@ def test_capture_page_runs_and_shows_what_it_prints(folder: Path) -> None:
 def test_a_block_that_prints_something_else_is_noticed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("text\n\n```python\nprint(1)\n```\n\n```text\n2\n```\n")
-    with pytest.raises(AssertionError, match="says\n2\n"):
+    with pytest.raises(pytest.fail.Exception, match="says\n2\n\nand prints\n1\n"):
         check_output(page, tmp_path)
 
 

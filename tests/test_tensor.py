@@ -337,6 +337,13 @@ def test_length_and_iteration() -> None:
         iter(tp.tensor(1))
 
 
+def test_membership() -> None:
+    x = tp.arange(6).reshape(3, 2)
+    assert 5 in x
+    assert 6 not in x
+    assert tp.tensor(2) in x
+
+
 def test_objects_come_back_as_themselves_and_die_with_their_last_reference() -> None:
     x = tp.tensor([1.0])
     ref = weakref.ref(x)

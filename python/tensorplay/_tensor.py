@@ -156,6 +156,12 @@ def format_(self: Tensor, spec: str) -> str:
     return _native.tensor_format(self, spec)
 
 
+def contains(self: Tensor, element: Any) -> bool:
+    """Whether any element equals `element`."""
+    found: bool = (self == element).any().item()
+    return found
+
+
 def array_namespace(self: Tensor, /, *, api_version: str | None = None) -> ModuleType:
     """The module with the functions of the array API standard."""
     if api_version is not None and api_version not in _READABLE_VERSIONS:
@@ -453,6 +459,7 @@ def _op_method(name: str) -> Callable[..., Any]:
 _METHODS: dict[str, Callable[..., Any]] = {
     "__array__": array,
     "__array_namespace__": array_namespace,
+    "__contains__": contains,
     "__copy__": copy,
     "__deepcopy__": deepcopy,
     "__format__": format_,

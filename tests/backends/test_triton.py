@@ -113,7 +113,6 @@ def test_a_launch_without_a_gpu_says_what_is_missing() -> None:
 def test_compiling_to_a_cubin() -> None:
     """A kernel becomes sm_90 code with no GPU; the marker's proof is the hash of that code."""
     from backends import triton_ops
-
     from tensorplay.backends.triton import compile_kernel
 
     x = tp.zeros([1000])
@@ -136,11 +135,11 @@ def test_compiling_to_a_cubin() -> None:
 @pytest.mark.requires("triton")
 def test_specialisation_equals_triton() -> None:
     """Our table gives what Triton's own specialisation gives, over random arguments."""
-    from backends import triton_ops
     from triton._C.libtriton import native_specialize_impl
     from triton.backends.compiler import GPUTarget
     from triton.compiler import make_backend
 
+    from backends import triton_ops
     from tensorplay.backends.triton.compile import specialize
 
     backend = make_backend(GPUTarget("cuda", 90, 32))
@@ -164,7 +163,6 @@ def test_specialisation_equals_triton() -> None:
 def test_the_interpreter_agrees_with_the_default_kernel() -> None:
     """A pure op, on a view with an offset, in a process where Triton interprets; the executor that ran is named."""
     from backends import triton_ops
-
     from tensorplay.backends.triton import interpreter
 
     x, y = tp.arange(5000, dtype=tp.float32)[3:], tp.full([4997], 0.5)
@@ -177,7 +175,6 @@ def test_the_interpreter_agrees_with_the_default_kernel() -> None:
 def test_the_interpreter_on_an_autotuned_kernel_that_writes() -> None:
     """An op that mutates: what it wrote comes back, and this process is left as it was."""
     from backends import triton_ops
-
     from tensorplay.backends.triton import interpreter
 
     x = tp.arange(100, dtype=tp.float32)

@@ -180,9 +180,8 @@ def test_training_region_is_one_node_and_matches_eager() -> None:
         out.backward()
     x = tp.tensor(a, requires_grad=True)
     y = tp.compile(lambda x: tp.sum(x * x * x))(x)
-    with pytest.raises(AutogradError):
-        (g,) = tp.autograd.grad(y, [x], create_graph=True)
-        g.sum().backward()
+    with pytest.raises(AutogradError, match="compiled"):
+        tp.autograd.grad(y, [x], create_graph=True)
 
 
 def test_ten_training_steps_make_one_graph() -> None:

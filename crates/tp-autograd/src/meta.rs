@@ -4,7 +4,6 @@
 use crate::rule::RuleHandle;
 use crate::spin::Spin;
 use crate::tape::{GradHook, GradSlot, HookId, Leaf, Node, NodeExtra, NodeRef, Parts, Spec, flag};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tp_dispatch::{Error, HostVisitor, Result};
@@ -13,8 +12,6 @@ use tp_tensor::{ExtVisitor, Tensor, TensorExt};
 /// Installed in a tensor's `ext` slot.
 pub struct AutogradMeta {
     history: Spin<History>,
-    /// Where a non-leaf's gradient is kept for the user.
-    retained: Mutex<Option<Arc<GradSlot>>>,
 }
 
 /// The node that made the tensor, or its accumulator when it is a leaf.
@@ -27,7 +24,7 @@ struct History {
 
 impl AutogradMeta {
     fn new(node: Option<NodeRef>, nr: u32, version: u32) -> AutogradMeta {
-        AutogradMeta { history: Spin::new(History { node, nr, version }), retained: Mutex::new(None) }
+        AutogradMeta { history: Spin::new(History { node, nr, version }) }
     }
 }
 
@@ -49,8 +46,7 @@ impl TensorExt for AutogradMeta {
 
     fn clear(&self) {
         let node = self.history.lock().node.take();
-        let retained = self.retained.lock().take();
-        drop((node, retained));
+        drop(node);
     }
 }
 
@@ -83,9 +79,6 @@ pub(crate) fn rebase(t: &Tensor, node: NodeRef, nr: u32) {
     if let Some(meta) = t.ext_or_install(|| AutogradMeta::new(None, 0, version)) {
         let old = std::mem::replace(&mut *meta.history.lock(), History { node: Some(node), nr, version });
         drop(old);
-        // The kept gradient belongs to the value before the write.
-        let retained = meta.retained.lock().take();
-        drop(retained);
     }
 }
 
@@ -201,12 +194,15 @@ pub fn set_requires_grad(t: &Tensor, on: bool) -> Result<()> {
 /// The gradient kept for `t`, if a backward pass left one.
 pub fn grad(t: &Tensor) -> Option<Tensor> {
     let meta = t.ext::<AutogradMeta>()?;
-    if let Some(slot) = &*meta.retained.lock() {
-        return slot.lock().clone();
+    let history = meta.history.lock();
+    let (node, nr) = (history.node.clone()?, history.nr);
+    drop(history);
+    if let Some(leaf) = leaf_of(&node) {
+        return leaf.grad.lock().clone();
     }
-    let node = meta.history.lock().node.clone()?;
-    let found = leaf_of(&node).and_then(|leaf| leaf.grad.lock().clone());
-    found
+    let slot = node.extra()?.retained(nr)?;
+    let kept = slot.lock().clone();
+    kept
 }
 
 /// Sets or clears the gradient kept for `t`.
@@ -231,19 +227,10 @@ pub fn set_grad(t: &Tensor, grad: Option<Tensor>) -> Result<()> {
     Ok(())
 }
 
+/// Where the gradient of a non-leaf is kept: with its node, so that a write in place starts anew.
 fn retain_slot(t: &Tensor) -> Result<Arc<GradSlot>> {
-    let Some(meta) = t.ext::<AutogradMeta>() else {
-        return Err(Error::autograd("TP3015", "the tensor does not require grad"));
-    };
-    let mut retained = meta.retained.lock();
-    if let Some(slot) = &*retained {
-        return Ok(slot.clone());
-    }
     let (node, nr) = gradient_edge(t)?;
-    let slot = Arc::new(Spin::new(None));
-    node.extra_or_install().retain_grad(nr, slot.clone());
-    *retained = Some(slot.clone());
-    Ok(slot)
+    Ok(node.extra_or_install().retain_grad(nr))
 }
 
 /// Keeps the gradient of a non-leaf too; leaves keep theirs anyway.
@@ -253,7 +240,7 @@ pub fn retain_grad(t: &Tensor) -> Result<()> {
 }
 
 pub fn retains_grad(t: &Tensor) -> bool {
-    !is_leaf(t) && t.ext::<AutogradMeta>().is_some_and(|m| m.retained.lock().is_some())
+    grad_fn_edge(t).is_some_and(|(node, nr)| node.extra().is_some_and(|e| e.retained(nr).is_some()))
 }
 
 /// Calls `hook` with the gradient of `t` in every backward pass, before it is used.

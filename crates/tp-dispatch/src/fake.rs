@@ -28,7 +28,7 @@ pub fn materialize_fakes(call: &Call<'_>, next_id: &mut dyn FnMut() -> u32) -> R
             {
                 // Ops inside the rule work on fakes and must not land in the captured graph.
                 let _guard = KeyGuard::foreign_kernel();
-                rule.call(call, &mut rets)?;
+                rule.call(call, &mut rets).map_err(|e| e.with_op(name))?;
             }
             check::check_outputs(call, &rets).map_err(|e| e.note("this is what the fake rule returned"))?;
             rets.into_iter().map(|value| without_data(value, next_id)).collect()

@@ -35,6 +35,10 @@ pub fn source(operand: &Operand, param: &Param) -> Result<ArgSource, String> {
             let values = items.iter().map(item).collect::<Option<_>>();
             values.map(ArgSource::Optional).ok_or_else(|| mismatch(operand, param))
         }
+        // One number fills a list of a declared size.
+        (Operand::Const(Const::Int(v)), ParamKind::Ints) => {
+            literal(param.list_size.map(|n| Value::Ints(vec![*v; n as usize].into())))
+        }
         (Operand::Const(c), kind) => literal(constant(c, kind)),
         (Operand::List(items), kind) => literal(list(items, kind)),
         (Operand::Value(_), _) => Err(mismatch(operand, param)),

@@ -8,8 +8,8 @@ use crate::ir::{Const, Graph, Node, Operand, Output};
 use crate::native::NativeKernel;
 use crate::passes::partition::{self, Break, Part};
 use crate::plan::{
-    ArgSrc, CallOutput, CallStamp, CallStep, Exec, FAST_INPUTS, Fast, FusedStep, OutSlot, OutSrc, Plan, PlanRegion, Src,
-    Step, Work,
+    ArgSrc, CallOutput, CallStamp, CallStep, Exec, FAST_INPUTS, Fast, FusedStep, OutSlot, OutSrc, Plan,
+    PlanRegion, Src, Step, Work,
 };
 use crate::pointwise::NotPointwise;
 use crate::raw::{RawExecutor, RawKernel};

@@ -82,7 +82,9 @@ impl NativeKernel {
     /// As `run_unchecked`; the region is one flat loop.
     #[inline]
     pub(crate) unsafe fn run_short(&self, reads: &[*const u8], write: *mut u8) -> Result<()> {
-        let Space::Flat { n, scalars } = self.space else { return Err(Error::internal("TP9110", "not one loop")) };
+        let Space::Flat { n, scalars } = self.space else {
+            return Err(Error::internal("TP9110", "not one loop"));
+        };
         // SAFETY: the caller's promise.
         Ok(unsafe { self.kernel.run_flat(n, reads, scalars, &[write]) }?)
     }

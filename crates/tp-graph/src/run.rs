@@ -6,7 +6,8 @@ use crate::backend::{HostExecutor, Lowered, NATIVE, Pending};
 use crate::guard::tuple;
 use crate::native::{NativeKernel, fits};
 use crate::plan::{
-    ArgSrc, CallOutput, CallStamp, CallStep, Exec, FAST_INPUTS, Fast, FusedStep, OutSlot, OutSrc, Plan, Src, Work,
+    ArgSrc, CallOutput, CallStamp, CallStep, Exec, FAST_INPUTS, Fast, FusedStep, OutSlot, OutSrc, Plan, Src,
+    Work,
 };
 use crate::raw::RawExecutor;
 use crate::stamp::{Stamps, watched};

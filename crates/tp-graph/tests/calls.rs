@@ -220,3 +220,30 @@ fn a_wide_chain_stays_one_region() {
     assert_eq!(values(of(&call(&f, &args, &body).unwrap()[0])), [276.0, 24.0]);
     assert_eq!(f.last_run().unwrap().forward.len(), 1);
 }
+
+#[test]
+fn inputs_that_are_parts_of_larger_tensors_can_be_viewed() {
+    install();
+    let base = tensor(&(0..12).map(|i| i as f32).collect::<Vec<_>>(), &[3, 4]);
+    let columns = op("tp::slice", &[t(&base), Arg::Int(1), Arg::Int(1), Arg::Int(4), Arg::Int(2)]);
+    let wide = op("tp::expand", &[t(&tensor(&[7.0], &[1])), Arg::Ints(&[3])]);
+    let body = |inputs: &[Value]| {
+        let turned = op("tp::transpose", &[t(of(&inputs[0])), Arg::Int(0), Arg::Int(1)]);
+        let row = op("tp::select", &[t(&turned), Arg::Int(0), Arg::Int(1)]);
+        let tail = op("tp::slice", &[t(of(&inputs[1])), Arg::Int(0), Arg::Int(1)]);
+        Ok(vec![
+            Value::Tensor(op("tp::add", &[t(&row), t(of(&inputs[1]))])),
+            Value::Tensor(row),
+            Value::Tensor(tail),
+        ])
+    };
+    let f = CompiledFunction::new(CompileOptions::default());
+    for _ in 0..2 {
+        let rets = call(&f, &[t(&columns), t(&wide)], &body).unwrap();
+        assert_eq!(values(of(&rets[0])), [10.0, 14.0, 18.0]);
+        assert_eq!(values(of(&rets[1])), [3.0, 7.0, 11.0]);
+        assert_eq!(values(of(&rets[2])), [7.0, 7.0]);
+        assert!(of(&rets[1]).shares_storage(&base));
+    }
+    assert!(f.entries()[0].guards().contains(&"x0.stride() == (4, 2)".to_string()));
+}

@@ -97,6 +97,26 @@ fn extremes_over_any_axes() {
 }
 
 #[test]
+fn many_columns_and_many_slabs() {
+    for sizes in [&[3, 9000, 2][..], &[2, 5000, 600], &[4000, 3, 5]] {
+        let x = noise(sizes, DType::F32);
+        assert_close(&run("sum", &[t(&x), Arg::Ints(&[1])]), &sums(&x, &[1]), 1e-4);
+        let total = run("sum", &[t(&run("astype", &[t(&x), Arg::DType(DType::Bool)])), Arg::Ints(&[1])]);
+        assert!(values(&total).iter().all(|&v| v == sizes[1] as f64));
+    }
+}
+
+#[test]
+fn large_operands_in_the_wrong_order() {
+    let x = iota(&[300, 400], DType::F32);
+    let turned = view(&x, Ok(x.layout().transpose(0, 1).unwrap()));
+    let y = iota(&[400, 300], DType::I32);
+    let sum = run("add", &[t(&turned), t(&y)]);
+    let want: Vec<f64> = values(&turned).iter().zip(values(&y)).map(|(a, b)| a + b).collect();
+    assert_eq!((sum.is_contiguous(), values(&sum)), (true, want));
+}
+
+#[test]
 fn long_sums_stay_accurate() {
     let n = 3_000_001;
     let x = run("full", &[Arg::Ints(&[n]), float(0.1)]);
@@ -134,8 +154,15 @@ fn threads_change_no_bit() {
 
 #[test]
 fn softmax_by_definition() {
-    for (sizes, axis) in [(&[4, 1000][..], 1i64), (&[3, 5, 7], 1), (&[1, 70_000], 1), (&[2, 3], 0), (&[5], 0)]
-    {
+    for (sizes, axis) in [
+        (&[4, 1000][..], 1i64),
+        (&[3, 5, 7], 1),
+        (&[3, 90, 70], 1),
+        (&[700, 65], 0),
+        (&[1, 70_000], 1),
+        (&[2, 3], 0),
+        (&[5], 0),
+    ] {
         let x = noise(sizes, DType::F64);
         let powers = run("exp", &[t(&x)]);
         let totals = run("sum", &[t(&powers), Arg::Ints(&[axis]), Arg::None, Arg::Bool(true)]);

@@ -88,7 +88,12 @@ def probe(
     """(holds, what was compared, error over bound) for one element; None where there is no derivative to compare."""
     widest = STEPS[numeric.dtype][0] * max(1.0, abs(float(recipe.values[at])))
     first: tuple[str, float, float, tuple[float, float]] | None = None
-    for step in (widest, widest / 64):  # the smaller one stays clear of a kink or a jump close by
+    steps = [widest, widest / 64]  # the smaller one stays clear of a kink or a jump close by
+    if (
+        1e-4 < abs(float(recipe.values[at])) < 1e-2
+    ):  # near 0 jumps can lie closer yet, as those of floor(1 / x)
+        steps.append(1e-6 * abs(float(recipe.values[at])))
+    for step in steps:
         central, right, left = numeric.derivatives(recipe, at, step)
         if not all(map(math.isfinite, (central, right, left))):
             return None

@@ -244,7 +244,7 @@ fn run_hooks(extra: &NodeExtra, grads: &mut Grads) -> Result<()> {
             let whose = || check::Whose { op: None, what: "the tensor of a hook".into() };
             *grad = check::fit(other, sizes, dtype, whose)?;
         }
-        for kept in extra.retained(nr as u32) {
+        if let Some(kept) = extra.retained(nr as u32) {
             let before = kept.lock().take();
             let sum = match before {
                 None => grad.clone(),

@@ -88,12 +88,20 @@ impl NodeExtra {
         self.hooks.lock().iter().filter(|h| h.nr == nr).map(|h| h.hook.clone()).collect()
     }
 
-    pub(crate) fn retain_grad(&self, nr: u32, slot: Arc<GradSlot>) {
-        self.retained.lock().push((nr, slot));
+    /// The place for the gradient of output `nr`, from now on filled in every backward pass.
+    pub(crate) fn retain_grad(&self, nr: u32) -> Arc<GradSlot> {
+        let mut retained = self.retained.lock();
+        if let Some((_, slot)) = retained.iter().find(|(n, _)| *n == nr) {
+            return slot.clone();
+        }
+        let slot = Arc::new(Spin::new(None));
+        retained.push((nr, slot.clone()));
+        slot
     }
 
-    pub(crate) fn retained(&self, nr: u32) -> SmallVec<[Arc<GradSlot>; 1]> {
-        self.retained.lock().iter().filter(|(n, _)| *n == nr).map(|(_, slot)| slot.clone()).collect()
+    /// The place for the gradient of output `nr`, if somebody asked for it.
+    pub(crate) fn retained(&self, nr: u32) -> Option<Arc<GradSlot>> {
+        self.retained.lock().iter().find(|(n, _)| *n == nr).map(|(_, slot)| slot.clone())
     }
 
     /// What the host rule kept at recording.

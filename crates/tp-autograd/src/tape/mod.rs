@@ -3,18 +3,21 @@
 
 mod drop_list;
 mod extra;
+mod handle;
 mod node;
 mod packed;
 mod record;
 mod saved;
 
 pub use extra::{GradHook, HookId, NodeExtra, Spec};
-pub use node::{Edge, Node, NodeRef};
+pub use handle::NodeRef;
+pub use node::{Edge, Node};
 pub use packed::{SavedHooks, SavedTensorsHooks};
 pub use record::{Saver, record_node};
 pub use saved::SavedTensor;
 
 pub(crate) use extra::{GradSlot, Leaf};
-pub(crate) use node::{Claim, Parts, flag};
+pub(crate) use handle::Claim;
+pub(crate) use node::{Parts, flag};
 pub(crate) use packed::unpack;
 pub(crate) use record::{Edges, Recipe, Saved, collect_edges, tie};

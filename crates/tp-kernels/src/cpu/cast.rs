@@ -1,6 +1,7 @@
 //! Changing the element type, and filling with a number: programs that name no expression.
 
-use crate::cpu::pointwise::Operands;
+use crate::cpu::gather::by_width;
+use crate::cpu::pointwise::{Operands, UNLOCK};
 use smallvec::smallvec;
 use std::sync::OnceLock;
 use tp_dispatch::{Call, Error, Result, Rets, Value};
@@ -54,16 +55,18 @@ pub fn astype(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
 
 /// Writes one value to every element.
 pub fn fill(x: &Tensor, value: Scalar) -> Result<()> {
-    let dtype = x.dtype();
-    if x.is_contiguous() && value.to_bits(dtype) == 0 {
-        let bytes = x.nbytes();
-        if bytes > 0 {
-            // SAFETY: contiguous: its elements are the bytes that follow.
-            unsafe { x.data_ptr().write_bytes(0, bytes) };
-        }
-        return Ok(());
+    let (dtype, n) = (x.dtype(), x.numel() as usize);
+    let bits = value.to_bits(dtype);
+    if !x.is_contiguous() || n >= UNLOCK as usize {
+        let operands = Operands { tensors: smallvec![None], bits: smallvec![bits] };
+        // SAFETY: the only operand is a number.
+        return unsafe { operands.run(cast_kernel(dtype, dtype)?, x) };
     }
-    let operands = Operands { tensors: smallvec![None], bits: smallvec![value.to_bits(dtype)] };
-    // SAFETY: the only operand is a number.
-    unsafe { operands.run(cast_kernel(dtype, dtype)?, x) }
+    by_width!(dtype, T => {
+        for i in 0..n {
+            // SAFETY: contiguous.
+            unsafe { x.data_ptr().cast::<T>().add(i).write_unaligned(bits as T) };
+        }
+    });
+    Ok(())
 }

@@ -82,7 +82,7 @@ impl Copy {
         });
     }
 
-    fn elements<T: std::marker::Copy>(&self) {
+    fn elements<T: std::marker::Copy + Default>(&self) {
         // The outermost loop is split among threads; the rest is walked in order.
         let (&first, rest) = match self.nest.sizes.split_first() {
             Some(split) => split,
@@ -128,20 +128,30 @@ impl Copy {
         }
     }
 
-    /// Two dimensions, the source contiguous along the outer one.
-    fn transposed<T: std::marker::Copy>(&self, start: i64, stop: i64) {
+    /// Two dimensions, the source contiguous along the outer one. Each block goes through a buffer, so that every
+    /// cache line of the source is read once, however far apart its rows lie.
+    fn transposed<T: std::marker::Copy + Default>(&self, start: i64, stop: i64) {
         let (rows, columns) = (&self.nest.strides[0], &self.nest.strides[1]);
         let width = self.nest.sizes[1];
         let (to, from) = (self.out.data_ptr().cast::<T>(), self.source.data_ptr().cast::<T>());
+        let mut buffer = [T::default(); (BLOCK * BLOCK) as usize];
         for top in (start..stop).step_by(BLOCK as usize) {
+            let height = BLOCK.min(stop - top);
             for left in (0..width).step_by(BLOCK as usize) {
-                for i in top..(top + BLOCK).min(stop) {
-                    for j in left..(left + BLOCK).min(width) {
-                        // SAFETY: indices within the shape.
-                        unsafe {
-                            let value =
-                                from.offset((i * columns[0] + j * columns[1]) as isize).read_unaligned();
-                            to.offset((i * rows[0] + j * rows[1]) as isize).write_unaligned(value);
+                let across = BLOCK.min(width - left);
+                // SAFETY: indices within the shape; the buffer holds a block.
+                unsafe {
+                    for j in 0..across {
+                        let line = from.offset((top + (left + j) * columns[1]) as isize);
+                        for i in 0..height {
+                            buffer[(j * BLOCK + i) as usize] = line.offset(i as isize).read_unaligned();
+                        }
+                    }
+                    for i in 0..height {
+                        let line = to.offset(((top + i) * rows[0] + left * rows[1]) as isize);
+                        for j in 0..across {
+                            let value = buffer[(j * BLOCK + i) as usize];
+                            line.offset((j * rows[1]) as isize).write_unaligned(value);
                         }
                     }
                 }

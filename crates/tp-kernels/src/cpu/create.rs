@@ -4,22 +4,21 @@ use crate::cpu::cast;
 use crate::cpu::copy;
 use crate::cpu::pointwise::UNLOCK;
 use crate::cpu::shared::SharedMut;
-use crate::fake::create as rule;
+use crate::fake::create::{self as rule, Plan};
 use crate::random;
 use tp_dispatch::host::without_lock;
-use tp_dispatch::{Call, FakeOuts, Result, Rets, Value};
+use tp_dispatch::{Call, Result, Rets, Value};
 use tp_expr::pool;
 use tp_tensor::scalar::{Bool, Element};
 use tp_tensor::{DType, Device, Scalar, Tensor};
 
-/// Uninitialised memory for the output that `outs` promises.
-fn promised(outs: FakeOuts) -> Result<Tensor> {
-    let (sizes, strides, dtype, device) = rule::spec_of(outs)?;
-    Ok(Tensor::empty_strided(&sizes, &strides, dtype, device)?)
+/// Uninitialised memory.
+fn promised(plan: Plan) -> Result<Tensor> {
+    Ok(Tensor::empty(&plan.sizes, plan.dtype, plan.device)?)
 }
 
-fn filled(outs: FakeOuts, value: Scalar, rets: &mut Rets) -> Result<()> {
-    let out = promised(outs)?;
+fn filled(plan: Plan, value: Scalar, rets: &mut Rets) -> Result<()> {
+    let out = promised(plan)?;
     cast::fill(&out, value)?;
     rets.push(Value::Tensor(out));
     Ok(())
@@ -31,7 +30,8 @@ pub fn empty(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
 }
 
 pub fn empty_strided(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-    rets.push(Value::Tensor(promised(rule::strided(call)?)?));
+    let spec = rule::strided(call)?;
+    rets.push(Value::Tensor(Tensor::empty_strided(&spec.sizes, &spec.strides, spec.dtype, spec.device)?));
     Ok(())
 }
 

@@ -17,5 +17,6 @@ pub mod rows;
 pub mod scan;
 pub mod shared;
 pub mod softmax;
+pub mod softmax_strips;
 pub mod sort;
 pub mod view;

@@ -2,6 +2,7 @@
 //! expression compiles to for these dtypes. Compiled kernels are kept in a table per function, indexed by the
 //! dtypes of the tensors and the kinds of the numbers, so that nothing is hashed on the way.
 
+use crate::cpu::copy;
 use crate::row::FastPath;
 use smallvec::SmallVec;
 use std::sync::{Arc, OnceLock};
@@ -69,6 +70,9 @@ impl Elementwise {
 
     /// The function over whole tensors: a fresh contiguous tensor of the broadcast shape.
     pub fn apply(&self, args: &[Arg<'_>]) -> Result<Tensor> {
+        if args.iter().filter_map(Arg::tensor).any(is_scattered) {
+            return self.apply_gathered(args);
+        }
         let compiled = self.compiled(args)?;
         let operands = Operands::bind(args, &compiled.kernel)?;
         let shape = broadcast_shape(operands.tensors.iter().flatten().copied())?;
@@ -76,6 +80,25 @@ impl Elementwise {
         // SAFETY: the output is fresh and of the broadcast shape.
         unsafe { operands.run(&compiled.kernel, &out)? };
         Ok(out)
+    }
+
+    /// As `apply`, with contiguous copies of the operands that are large and walk memory in the wrong order: the
+    /// copy works in blocks, a tile would fetch a cache line for every element.
+    #[cold]
+    fn apply_gathered(&self, args: &[Arg<'_>]) -> Result<Tensor> {
+        let mut copies: SmallVec<[Tensor; 4]> = SmallVec::new();
+        for t in args.iter().filter_map(Arg::tensor).filter(|t| is_scattered(t)) {
+            copies.push(copy::contiguous(t)?);
+        }
+        let mut next = copies.iter();
+        let replaced: SmallVec<[Arg<'_>; 4]> = args
+            .iter()
+            .map(|arg| match arg.tensor().filter(|t| is_scattered(t)).and_then(|_| next.next()) {
+                Some(copy) => Arg::Tensor(copy),
+                None => *arg,
+            })
+            .collect();
+        self.apply(&replaced)
     }
 }
 
@@ -206,6 +229,15 @@ impl<'a> Operands<'a> {
             None => (&raw const self.bits[k]).cast_mut().cast(),
         }
     }
+}
+
+/// Large, and neighbours along the last axis are apart in memory.
+fn is_scattered(t: &Tensor) -> bool {
+    if t.numel() < UNLOCK || t.is_contiguous() {
+        return false;
+    }
+    let inner = t.sizes().iter().zip(t.strides()).rev().find(|(size, _)| **size > 1);
+    inner.is_some_and(|(_, stride)| stride.abs() > 1)
 }
 
 /// One element, or one that is expanded.

@@ -18,7 +18,7 @@ const GRAIN: usize = 1 << 15;
 /// A row this long is shared by threads, block by block.
 const LONG: usize = 1 << 18;
 /// Rows of a column reduction that are one piece of work.
-const TALL: usize = 1 << 14;
+const TALL: usize = 1 << 12;
 
 /// A contiguous tensor whose reduced axes are the middle one of three.
 pub struct Middle {
@@ -152,33 +152,61 @@ impl Job<'_> {
         }
     }
 
+    /// Strips of columns; where rows are many, pieces of them, which are joined in order.
     fn columns<F: Fold, O: Element>(&self, finish: &(impl Fn(F::Acc) -> O + Sync)) {
         let Middle { outer, n, inner, .. } = *self.middle;
-        let strips = inner.div_ceil(COLUMNS);
-        let pieces = n.div_ceil(TALL).max(1);
-        let mut partial = vec![[F::IDENTITY; COLUMNS]; outer * strips * pieces];
+        let (strips, pieces) = (inner.div_ceil(COLUMNS), n.div_ceil(TALL).max(1));
+        let strip = |task: usize| {
+            let (slab, left) = (task / strips, task % strips * COLUMNS);
+            (slab, left, COLUMNS.min(inner - left))
+        };
+        let fold = |task: usize, piece: usize, out: &mut [F::Acc]| {
+            let (slab, left, _) = strip(task);
+            let top = piece * TALL;
+            let source = self.source(slab * n * inner + top * inner + left);
+            // SAFETY: a rectangle of the contiguous data.
+            unsafe { columns::<F>(source, TALL.min(n - top), inner as isize, out) };
+        };
+        let give = |task: usize, sums: &[F::Acc]| {
+            let (slab, left, _) = strip(task);
+            for (k, &sum) in sums.iter().enumerate() {
+                // SAFETY: an index of the output, which belongs to this task.
+                unsafe { self.write(slab * inner + left + k, finish(sum)) };
+            }
+        };
+        let (tasks, cost) = (outer * strips, n.min(TALL) * COLUMNS.min(inner));
+        if pieces == 1 {
+            pool::parallel_for(tasks, GRAIN.div_ceil(cost.max(1)), |range| {
+                let mut sums = [F::IDENTITY; COLUMNS];
+                vectorized(|| {
+                    for task in range {
+                        let sums = &mut sums[..strip(task).2];
+                        sums.fill(F::IDENTITY);
+                        fold(task, 0, sums);
+                        give(task, sums);
+                    }
+                });
+            });
+            return;
+        }
+        let mut partial = vec![F::IDENTITY; tasks * pieces * COLUMNS];
         let slots = SharedMut::new(partial.as_mut_ptr());
-        let cost = n.min(TALL) * COLUMNS.min(inner);
-        pool::parallel_for(partial.len(), GRAIN.div_ceil(cost.max(1)), |range| {
+        pool::parallel_for(tasks * pieces, GRAIN.div_ceil(cost.max(1)), |range| {
             vectorized(|| {
-                for task in range {
-                    let (piece, strip, slab) =
-                        (task % pieces, task / pieces % strips, task / pieces / strips);
-                    let (top, left) = (piece * TALL, strip * COLUMNS);
-                    let source = self.source(slab * n * inner + top * inner + left);
-                    let (height, width) = (TALL.min(n - top), COLUMNS.min(inner - left));
-                    // SAFETY: a rectangle of the contiguous data; every slot is written by one thread.
-                    unsafe { columns::<F>(source, height, inner as isize, width, &mut *slots.at(task)) };
+                for i in range {
+                    let width = strip(i / pieces).2;
+                    // SAFETY: part i of the partial results, which belongs to this thread.
+                    let out = unsafe { std::slice::from_raw_parts_mut(slots.at(i * COLUMNS), width) };
+                    fold(i / pieces, i % pieces, out);
                 }
             });
         });
-        for i in 0..outer * inner {
-            let (slab, column) = (i / inner, i % inner);
-            let first = (slab * strips + column / COLUMNS) * pieces;
-            let mut pairs = Pairwise::<F>::default();
-            partial[first..first + pieces].iter().for_each(|p| pairs.push(p[column % COLUMNS]));
-            // SAFETY: i is an index of the output.
-            unsafe { self.write(i, finish(pairs.finish())) };
+        for (task, parts) in partial.chunks_exact_mut(pieces * COLUMNS).enumerate() {
+            let (first, later) = parts.split_at_mut(COLUMNS);
+            for part in later.chunks_exact(COLUMNS) {
+                first.iter_mut().zip(part).for_each(|(a, b)| *a = F::join(*a, *b));
+            }
+            give(task, &first[..strip(task).2]);
         }
     }
 }

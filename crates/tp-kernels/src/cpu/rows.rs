@@ -13,8 +13,9 @@ use tp_tensor::scalar::{Bool, Element};
 const LANES: usize = 64;
 /// Elements of a block.
 pub const BLOCK: usize = 4096;
-/// Columns that are accumulated side by side.
-pub const COLUMNS: usize = 64;
+/// Columns that are accumulated side by side: a row of them is a few cache lines, all accumulators stay in the
+/// first-level cache.
+pub const COLUMNS: usize = 512;
 /// Rows added into one accumulator before partial results are added pairwise.
 const RUN: usize = 64;
 
@@ -167,72 +168,61 @@ impl<F: Fold> Pairwise<F> {
     }
 }
 
-/// Adds rows to `out`, in order.
+/// Joins rows to `out`, in order.
 ///
 /// # Safety
-/// `p` points to `count` rows of `width` elements, `stride` elements apart.
+/// `p` points to `count` rows, `stride` elements apart, as wide as `out`.
 #[inline(always)]
-unsafe fn run<F: Fold>(
-    p: *const F::In,
-    count: usize,
-    stride: isize,
-    width: usize,
-    out: &mut [F::Acc; COLUMNS],
-) {
+unsafe fn run<F: Fold>(p: *const F::In, count: usize, stride: isize, out: &mut [F::Acc]) {
     for i in 0..count {
         // SAFETY: row i.
         let source = unsafe { p.offset(i as isize * stride) };
-        // A whole strip has a length that the compiler knows.
-        let lanes = if width == COLUMNS { &mut out[..] } else { &mut out[..width] };
-        for (k, lane) in lanes.iter_mut().enumerate() {
-            // SAFETY: k < width.
+        for (k, lane) in out.iter_mut().enumerate() {
+            // SAFETY: k is below the width.
             *lane = F::join(*lane, F::load(unsafe { source.add(k).read_unaligned() }));
         }
     }
 }
 
-/// Up to `COLUMNS` neighbouring columns of n rows, `stride` elements apart, joined to `out`. Rows are added in
-/// runs, runs pairwise.
+/// Neighbouring columns of n rows, `stride` elements apart, joined to `out`, whose length is their number. Rows are
+/// added in runs, runs pairwise.
 ///
 /// # Safety
-/// Every row has `width` elements.
+/// `p` points to n rows as wide as `out`.
 #[inline(always)]
-pub unsafe fn columns<F: Fold>(
-    p: *const F::In,
-    n: usize,
-    stride: isize,
-    width: usize,
-    out: &mut [F::Acc; COLUMNS],
-) {
+pub unsafe fn columns<F: Fold>(p: *const F::In, n: usize, stride: isize, out: &mut [F::Acc]) {
     if n <= RUN {
         // SAFETY: the caller's promise.
-        return unsafe { run::<F>(p, n, stride, width, out) };
+        return unsafe { run::<F>(p, n, stride, out) };
     }
+    let width = out.len();
+    let mut part = vec![F::IDENTITY; width];
     // Level k holds the sum of 2^k runs where bit k of the count is set.
-    let mut levels: Vec<[F::Acc; COLUMNS]> = Vec::new();
+    let mut levels: Vec<F::Acc> = Vec::new();
     let mut count = 0u64;
     for start in (0..n).step_by(RUN) {
-        let mut part = [F::IDENTITY; COLUMNS];
+        part.fill(F::IDENTITY);
         // SAFETY: rows from `start` on.
-        unsafe { run::<F>(p.offset(start as isize * stride), RUN.min(n - start), stride, width, &mut part) };
+        unsafe { run::<F>(p.offset(start as isize * stride), RUN.min(n - start), stride, &mut part) };
         let level = count.trailing_ones() as usize;
-        for lower in &levels[..level] {
+        for lower in levels.chunks_exact(width).take(level) {
             add_to::<F>(&mut part, lower);
         }
-        match levels.get_mut(level) {
-            Some(slot) => *slot = part,
-            None => levels.push(part),
+        if levels.len() == level * width {
+            levels.extend_from_slice(&part);
+        } else {
+            levels[level * width..(level + 1) * width].copy_from_slice(&part);
         }
         count += 1;
     }
-    for (_, partial) in levels.iter().enumerate().filter(|(level, _)| count >> level & 1 == 1) {
+    for (_, partial) in levels.chunks_exact(width).enumerate().filter(|(level, _)| count >> level & 1 == 1) {
         add_to::<F>(out, partial);
     }
 }
 
 /// Joins what came earlier to what came later.
 #[inline(always)]
-fn add_to<F: Fold>(later: &mut [F::Acc; COLUMNS], earlier: &[F::Acc; COLUMNS]) {
+pub fn add_to<F: Fold>(later: &mut [F::Acc], earlier: &[F::Acc]) {
     for (a, b) in later.iter_mut().zip(earlier) {
         *a = F::join(*b, *a);
     }

@@ -8,6 +8,7 @@ use crate::cpu::pointwise::{Formula, UNLOCK};
 use crate::cpu::reduce_ops::compute_dtype;
 use crate::cpu::rows::{Fold, Max, Sum, row};
 use crate::cpu::shared::SharedMut;
+use crate::cpu::softmax_strips::softmax_strips;
 use crate::fake::reduce as rule;
 use std::ops::{Mul, Sub};
 use tp_dispatch::host::without_lock;
@@ -18,10 +19,10 @@ use tp_tensor::scalar::Element;
 use tp_tensor::{DType, Device, Tensor};
 
 /// Elements that one thread takes at least.
-const GRAIN: usize = 1 << 14;
+pub const GRAIN: usize = 1 << 14;
 
 /// What softmax computes in.
-trait Real: Element + Copy + Mul<Output = Self> + Sub<Output = Self> + Send + Sync {
+pub trait Real: Element + Copy + Mul<Output = Self> + Sub<Output = Self> + Send + Sync {
     type Max: Fold<In = Self, Acc = Self>;
     type Sum: Fold<In = Self, Acc = Self>;
     fn inverse(self) -> Self;
@@ -88,7 +89,8 @@ unsafe fn map_row<T: Copy>(x: *const T, out: *mut T, n: usize, f: impl Fn(T) -> 
     }
 }
 
-fn exp_kernel(dtype: DType) -> Result<&'static TileKernel> {
+/// `exp(x - m)` in one dtype.
+pub fn exp_kernel(dtype: DType) -> Result<&'static TileKernel> {
     let sample = Tensor::empty(&[0], dtype, Device::CPU)?;
     Ok(&SHIFTED_EXP.function()?.compiled(&[Arg::Tensor(&sample), Arg::Tensor(&sample)])?.kernel)
 }
@@ -186,9 +188,29 @@ fn along<const N: usize>(
     cast(&out.view(&out.layout().transpose(axis as i64, last as i64)?)?, dtype)
 }
 
+/// Columns that lie side by side are not worth turning around.
+fn in_strips(x: &Tensor, axis: i64, dtype: DType, log: bool) -> Result<Option<Tensor>> {
+    let axis = normalize_axis(axis, x.ndim())?;
+    let inner: i64 = x.sizes().iter().skip(axis + 1).product();
+    if inner < 8 {
+        return Ok(None);
+    }
+    let x = copy::as_contiguous(&as_dtype(x, compute_dtype(dtype))?)?;
+    let out = Tensor::empty(x.sizes(), x.dtype(), Device::CPU)?;
+    match x.dtype() {
+        DType::F64 => softmax_strips::<f64>(&x, &out, axis, log)?,
+        _ => softmax_strips::<f32>(&x, &out, axis, log)?,
+    }
+    Ok(Some(as_dtype(&out, dtype)?))
+}
+
 pub fn softmax(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let x = call.tensor(0)?;
     let dtype = rule::mean_dtype(x.dtype());
+    if let Some(out) = in_strips(x, call.int(1)?, dtype, false)? {
+        rets.push(Value::Tensor(out));
+        return Ok(());
+    }
     let out = along([x], call.int(1)?, dtype, |[x], out, n| match out.dtype() {
         DType::F64 => softmax_rows::<f64>(x, out, n),
         _ => softmax_rows::<f32>(x, out, n),
@@ -200,6 +222,10 @@ pub fn softmax(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
 pub fn log_softmax(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let x = call.tensor(0)?;
     let dtype = rule::mean_dtype(x.dtype());
+    if let Some(out) = in_strips(x, call.int(1)?, dtype, true)? {
+        rets.push(Value::Tensor(out));
+        return Ok(());
+    }
     let out = along([x], call.int(1)?, dtype, |[x], out, n| match out.dtype() {
         DType::F64 => log_softmax_rows::<f64>(x, out, n),
         _ => log_softmax_rows::<f32>(x, out, n),

@@ -1,8 +1,7 @@
-//! What creation calls make: sizes, dtype, device. Kernels ask here too.
+//! What creation calls make: sizes, dtype, device. Rows make fake outputs of it, kernels memory.
 
 use crate::fake::{contiguous, known};
-use smallvec::smallvec;
-use tp_dispatch::{Call, Error, FakeOut, FakeOuts, Result};
+use tp_dispatch::{Call, Error, FakeOuts, Result};
 use tp_tensor::promote::{DEFAULT_FLOAT, DEFAULT_INT, default_dtype};
 use tp_tensor::{DType, Device, Dims, Scalar, TensorSpec, layout};
 
@@ -11,23 +10,35 @@ fn options(call: &Call<'_>, at: usize, dtype: DType, device: Device) -> (DType, 
     (call.opt_dtype(at).unwrap_or(dtype), call.opt_device(at + 1).unwrap_or(device))
 }
 
-fn of_sizes(sizes: &[i64], (dtype, device): (DType, Device)) -> Result<FakeOuts> {
-    if known(sizes).is_ok() {
-        layout::checked_numel(sizes, dtype.itemsize())?;
-    }
-    Ok(contiguous(sizes, dtype, device))
+/// A fresh contiguous tensor.
+pub struct Plan {
+    pub sizes: Dims,
+    pub dtype: DType,
+    pub device: Device,
 }
 
-pub fn sized(call: &Call<'_>) -> Result<FakeOuts> {
+fn of_sizes(sizes: &[i64], (dtype, device): (DType, Device)) -> Result<Plan> {
+    Ok(Plan { sizes: sizes.into(), dtype, device })
+}
+
+/// The plan as a fake output.
+pub fn fresh(plan: Plan) -> Result<FakeOuts> {
+    if known(&plan.sizes).is_ok() {
+        layout::checked_numel(&plan.sizes, plan.dtype.itemsize())?;
+    }
+    Ok(contiguous(&plan.sizes, plan.dtype, plan.device))
+}
+
+pub fn sized(call: &Call<'_>) -> Result<Plan> {
     of_sizes(call.ints(0)?, options(call, 1, DEFAULT_FLOAT, Device::CPU))
 }
 
-pub fn full(call: &Call<'_>) -> Result<FakeOuts> {
+pub fn full(call: &Call<'_>) -> Result<Plan> {
     let dtype = default_dtype(call.scalar(1)?.category());
     of_sizes(call.ints(0)?, options(call, 2, dtype, Device::CPU))
 }
 
-pub fn strided(call: &Call<'_>) -> Result<FakeOuts> {
+pub fn strided(call: &Call<'_>) -> Result<TensorSpec> {
     let (sizes, strides) = (call.ints(0)?, call.ints(1)?);
     if sizes.len() != strides.len() {
         let message = format!("{} strides for {} dimensions", strides.len(), sizes.len());
@@ -38,20 +49,20 @@ pub fn strided(call: &Call<'_>) -> Result<FakeOuts> {
     }
     let (dtype, device) = options(call, 2, DEFAULT_FLOAT, Device::CPU);
     layout::checked_numel(known(sizes)?, dtype.itemsize())?;
-    Ok(smallvec![FakeOut::Spec(TensorSpec { dtype, sizes: sizes.into(), strides: strides.into(), device })])
+    Ok(TensorSpec { dtype, sizes: sizes.into(), strides: strides.into(), device })
 }
 
-pub fn like(call: &Call<'_>) -> Result<FakeOuts> {
+pub fn like(call: &Call<'_>) -> Result<Plan> {
     let x = call.tensor(0)?;
     of_sizes(x.sizes(), options(call, 1, x.dtype(), x.device()))
 }
 
-pub fn full_like(call: &Call<'_>) -> Result<FakeOuts> {
+pub fn full_like(call: &Call<'_>) -> Result<Plan> {
     let x = call.tensor(0)?;
     of_sizes(x.sizes(), options(call, 2, x.dtype(), x.device()))
 }
 
-pub fn new_sized(call: &Call<'_>) -> Result<FakeOuts> {
+pub fn new_sized(call: &Call<'_>) -> Result<Plan> {
     let x = call.tensor(0)?;
     of_sizes(call.ints(1)?, options(call, 2, x.dtype(), x.device()))
 }
@@ -92,24 +103,24 @@ pub fn range(call: &Call<'_>) -> Result<Range> {
     Ok(Range { start, step, count })
 }
 
-pub fn arange(call: &Call<'_>) -> Result<FakeOuts> {
+pub fn arange(call: &Call<'_>) -> Result<Plan> {
     let given = call.args[..3].iter().filter_map(|a| a.scalar());
     let float = given.into_iter().any(|s| matches!(s, Scalar::Float(_)));
     let dtype = if float { DEFAULT_FLOAT } else { DEFAULT_INT };
     of_sizes(&[range(call)?.count], options(call, 3, dtype, Device::CPU))
 }
 
-pub fn linspace(call: &Call<'_>) -> Result<FakeOuts> {
+pub fn linspace(call: &Call<'_>) -> Result<Plan> {
     of_sizes(&[call.int(2)?], options(call, 3, DEFAULT_FLOAT, Device::CPU))
 }
 
-pub fn eye(call: &Call<'_>) -> Result<FakeOuts> {
+pub fn eye(call: &Call<'_>) -> Result<Plan> {
     let rows = call.int(0)?;
     let columns = call.args[1].int().unwrap_or(rows);
     of_sizes(&[rows, columns], options(call, 3, DEFAULT_FLOAT, Device::CPU))
 }
 
-pub fn random(call: &Call<'_>) -> Result<FakeOuts> {
+pub fn random(call: &Call<'_>) -> Result<Plan> {
     let (dtype, device) = options(call, 3, DEFAULT_FLOAT, Device::CPU);
     if !dtype.is_float() {
         return Err(Error::dtype("TP1203", format!("random floats need a float dtype, got {dtype}")));
@@ -117,18 +128,10 @@ pub fn random(call: &Call<'_>) -> Result<FakeOuts> {
     of_sizes(call.ints(0)?, (dtype, device))
 }
 
-pub fn randint(call: &Call<'_>) -> Result<FakeOuts> {
+pub fn randint(call: &Call<'_>) -> Result<Plan> {
     let (low, high) = (call.int(0)?, call.int(1)?);
     if low >= high {
         return Err(Error::value("TP1130", format!("low must be less than high, got {low} and {high}")));
     }
     of_sizes(call.ints(2)?, options(call, 3, DEFAULT_INT, Device::CPU))
-}
-
-/// The one fresh output a rule promises, as a tensor to be written.
-pub fn spec_of(outs: FakeOuts) -> Result<(Dims, Dims, DType, Device)> {
-    match outs.into_iter().next() {
-        Some(FakeOut::Spec(s)) => Ok((s.sizes, s.strides, s.dtype, s.device)),
-        _ => Err(Error::internal("TP9003", "the rule of a fresh output")),
-    }
 }

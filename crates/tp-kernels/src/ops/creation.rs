@@ -3,26 +3,27 @@
 use crate::cpu::create;
 use crate::fake::create as fake;
 use crate::row::{RANDOM, Row, op};
-use tp_dispatch::GradSpec;
+use smallvec::smallvec;
+use tp_dispatch::{FakeOut, GradSpec};
 
 const NONE: GradSpec = GradSpec::NotDifferentiable("its result does not depend on the values of a tensor");
 
 pub static ROWS: &[Row] = &[
     op!(
         ["empty(SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
-        Some(fake::sized),
+        Some(|call| fake::fresh(fake::sized(call)?)),
         create::empty,
         NONE
     ),
     op!(
         ["zeros(SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
-        Some(fake::sized),
+        Some(|call| fake::fresh(fake::sized(call)?)),
         create::zeros,
         NONE
     ),
     op!(
         ["ones(SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
-        Some(fake::sized),
+        Some(|call| fake::fresh(fake::sized(call)?)),
         create::ones,
         NONE
     ),
@@ -30,7 +31,7 @@ pub static ROWS: &[Row] = &[
         [
             "full(SymInt[1] shape, Scalar fill_value, *, ScalarType? dtype=None, Device? device=None) -> Tensor"
         ],
-        Some(fake::full),
+        Some(|call| fake::fresh(fake::full(call)?)),
         create::full,
         NONE
     ),
@@ -38,44 +39,44 @@ pub static ROWS: &[Row] = &[
         [
             "empty_strided(SymInt[] shape, SymInt[] strides, *, ScalarType? dtype=None, Device? device=None) -> Tensor"
         ],
-        Some(fake::strided),
+        Some(|call| Ok(smallvec![FakeOut::Spec(fake::strided(call)?)])),
         create::empty_strided,
         NONE
     ),
     // Like a tensor: contiguous, whatever the strides of that tensor.
     op!(
         ["empty_like(Tensor x, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
-        Some(fake::like),
+        Some(|call| fake::fresh(fake::like(call)?)),
         create::empty_like,
         NONE
     ),
     op!(
         ["zeros_like(Tensor x, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
-        Some(fake::like),
+        Some(|call| fake::fresh(fake::like(call)?)),
         create::zeros_like,
         NONE
     ),
     op!(
         ["ones_like(Tensor x, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
-        Some(fake::like),
+        Some(|call| fake::fresh(fake::like(call)?)),
         create::ones_like,
         NONE
     ),
     op!(
         ["full_like(Tensor x, Scalar fill_value, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
-        Some(fake::full_like),
+        Some(|call| fake::fresh(fake::full_like(call)?)),
         create::full_like,
         NONE
     ),
     op!(
         ["new_empty(Tensor x, SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
-        Some(fake::new_sized),
+        Some(|call| fake::fresh(fake::new_sized(call)?)),
         create::new_empty,
         NONE
     ),
     op!(
         ["new_zeros(Tensor x, SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
-        Some(fake::new_sized),
+        Some(|call| fake::fresh(fake::new_sized(call)?)),
         create::new_zeros,
         NONE
     ),
@@ -84,7 +85,7 @@ pub static ROWS: &[Row] = &[
         [
             "arange(Scalar start, Scalar? stop=None, Scalar step=1, *, ScalarType? dtype=None, Device? device=None) -> Tensor"
         ],
-        Some(fake::arange),
+        Some(|call| fake::fresh(fake::arange(call)?)),
         create::arange,
         NONE
     ),
@@ -92,7 +93,7 @@ pub static ROWS: &[Row] = &[
         [
             "linspace(Scalar start, Scalar stop, SymInt num, *, ScalarType? dtype=None, Device? device=None, bool endpoint=True) -> Tensor"
         ],
-        Some(fake::linspace),
+        Some(|call| fake::fresh(fake::linspace(call)?)),
         create::linspace,
         NONE
     ),
@@ -100,7 +101,7 @@ pub static ROWS: &[Row] = &[
         [
             "eye(SymInt n_rows, SymInt? n_cols=None, *, int k=0, ScalarType? dtype=None, Device? device=None) -> Tensor"
         ],
-        Some(fake::eye),
+        Some(|call| fake::fresh(fake::eye(call)?)),
         create::eye,
         NONE
     ),
@@ -109,7 +110,7 @@ pub static ROWS: &[Row] = &[
         [
             "normal(SymInt[1] shape, *, float mean=0.0, float std=1.0, ScalarType? dtype=None, Device? device=None) -> Tensor"
         ],
-        Some(fake::random),
+        Some(|call| fake::fresh(fake::random(call)?)),
         create::normal,
         NONE,
         effects = RANDOM
@@ -118,7 +119,7 @@ pub static ROWS: &[Row] = &[
         [
             "uniform(SymInt[1] shape, *, float low=0.0, float high=1.0, ScalarType? dtype=None, Device? device=None) -> Tensor"
         ],
-        Some(fake::random),
+        Some(|call| fake::fresh(fake::random(call)?)),
         create::uniform,
         NONE,
         effects = RANDOM
@@ -127,7 +128,7 @@ pub static ROWS: &[Row] = &[
         [
             "randint(SymInt low, SymInt high, SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"
         ],
-        Some(fake::randint),
+        Some(|call| fake::fresh(fake::randint(call)?)),
         create::randint,
         NONE,
         effects = RANDOM

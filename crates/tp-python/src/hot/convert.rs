@@ -52,7 +52,10 @@ unsafe fn wrong(op: &str, p: &Param, obj: Obj) -> Error {
 }
 
 /// How to turn a known foreign array into a tensor.
-unsafe fn foreign_array(obj: Obj) -> Option<String> {
+///
+/// # Safety
+/// Live object, lock held.
+pub unsafe fn foreign_array(obj: Obj) -> Option<String> {
     // SAFETY: attribute look-ups on a live object.
     unsafe {
         if ffi::PyObject_HasAttrString(obj, c"__dlpack__".as_ptr()) == 0 {

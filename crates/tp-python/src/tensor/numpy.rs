@@ -4,6 +4,7 @@ use super::{memory, tensor_of, wrap};
 use crate::error::{self, IntoPyResult};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use tp_dispatch::Error;
 use tp_tensor::{DType, Tensor};
@@ -17,9 +18,8 @@ pub fn tensor_numpy<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Bou
 
 fn share<'py>(py: Python<'py>, t: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     check(py, t)?;
-    let numpy = py.import("numpy")?;
     if t.dtype() != DType::BF16 {
-        return numpy.call_method1("asarray", (wrap(py, t.clone())?,));
+        return as_array(py, t.clone());
     }
     let Ok(ml_dtypes) = py.import("ml_dtypes") else {
         return Err(PyTypeError::new_err(
@@ -27,9 +27,13 @@ fn share<'py>(py: Python<'py>, t: &Tensor) -> PyResult<Bound<'py, PyAny>> {
         ));
     };
     // The buffer protocol has no code for it: the bits travel as integers.
-    let bits = memory::alias_as(t, DType::I16).py(py)?;
-    let array = numpy.call_method1("asarray", (wrap(py, bits)?,))?;
+    let array = as_array(py, memory::alias_as(t, DType::I16).py(py)?)?;
     array.call_method1("view", (ml_dtypes.getattr("bfloat16")?,))
+}
+
+fn as_array(py: Python<'_>, t: Tensor) -> PyResult<Bound<'_, PyAny>> {
+    static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    ASARRAY.import(py, "numpy", "asarray")?.call1((wrap(py, t)?,))
 }
 
 fn check(py: Python<'_>, t: &Tensor) -> PyResult<()> {

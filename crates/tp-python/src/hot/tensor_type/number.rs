@@ -113,7 +113,8 @@ unsafe fn binary(i: usize, a: Obj, b: Obj) -> Obj {
     })
 }
 
-/// Neither tensor nor number: NotImplemented, except for integers that no dtype holds.
+/// Neither tensor nor number: NotImplemented, so that Python asks the other operand. Integers that no dtype holds and
+/// arrays of other libraries are errors that say what to do.
 #[cold]
 unsafe fn foreign(a: Obj, b: Obj) -> Result<Obj> {
     // SAFETY: live objects.
@@ -121,6 +122,12 @@ unsafe fn foreign(a: Obj, b: Obj) -> Result<Obj> {
         for obj in [a, b] {
             if ffi::PyLong_Check(obj) != 0 {
                 convert::number(obj)?;
+            }
+            if !shell::is_tensor(obj)
+                && let Some(way) = convert::foreign_array(obj)
+            {
+                let message = format!("an operand must be a Tensor or a number, got {}", x::type_name(obj));
+                return Err(Error::argument("TP1002", message).note(way));
             }
         }
         Ok(not_implemented())
