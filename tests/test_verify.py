@@ -304,3 +304,14 @@ def test_a_kernel_that_rounds_elsewhere_is_held_against_float64() -> None:
     assert "elements differ" in failed(
         verify(op, (make_tensor((100,), "float16", seed=1),)), "kernel cpu/once"
     )
+
+
+def test_agreement_counts_for_a_backend_only_where_it_ran() -> None:
+    op = define("vt::opaque", lambda x: tp.mul(x, 2.0))
+    report = verify(op, (make_tensor((4,)),), sweep=False)
+    assert report.passed, report.text()
+    named = {check.name: check for check in report.values}
+    assert named["compiled with native against eager"].verdict == "pass"
+    for name, check in named.items():
+        if name.startswith("compiled with ") and "native" not in name:
+            assert (check.verdict, "no region ran on" in check.detail) == ("skip", True)

@@ -1,24 +1,25 @@
 """Members of `Tensor` that are not called in hot loops, as Python functions put on the type by `install`.
 
-Lives here: conversion and copying, moving between devices, pickling, notebook display, the storage object, and short
-forms of ops. Not here: operators, indexing, reductions and other methods of the hot path (the extension), and what an
-op computes (its schema is its docstring).
+Lives here: conversion, moving between devices, notebook display, and short forms of ops. Not here: operators, indexing,
+reductions and other methods of the hot path (the extension), copies and pickles (`_copying`), and what an op computes
+(its schema is its docstring).
 """
 
 from __future__ import annotations
 
 import html
-import pickle
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from tensorplay import _native, functions
-from tensorplay._native import HookHandle, Tensor, device, dtype
-from tensorplay.errors import ArgumentError, AutogradError, IndexOutOfRangeError, ShapeError
+from tensorplay._copying import copy, deepcopy, reduce_ex
+from tensorplay._native import HookHandle, Tensor, dtype
+from tensorplay._storage import Size, UntypedStorage
+from tensorplay.errors import ArgumentError, IndexOutOfRangeError, ShapeError
 
-__all__ = ["Size", "UntypedStorage", "install"]
+__all__ = ["install"]
 
 ARRAY_API_VERSION = "2025.12"
 _READABLE_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", ARRAY_API_VERSION)
@@ -59,65 +60,6 @@ _CASTS = {
     "long": _native.int64,
     "short": _native.int16,
 }
-
-
-class Size(int):
-    """The number of elements; called, it tells that sizes are in `shape`."""
-
-    shape: tuple[int, ...]
-
-    def __new__(cls, tensor: Tensor) -> Size:
-        found = super().__new__(cls, tensor.numel())
-        found.shape = tensor.shape
-        return found
-
-    def __call__(self, *dim: int) -> tuple[int, ...]:
-        if not dim:
-            return self.shape
-        raise ArgumentError(
-            f"Tensor.size is the number of elements; the size of one dimension is x.shape[{dim[0]}]",
-            code="TP1005",
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return int, (int(self),)
-
-
-class UntypedStorage:
-    """The memory under a tensor and all its views, as bytes."""
-
-    __slots__ = ("tensor",)
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-    def data_ptr(self) -> int:
-        """Address of the first byte."""
-        return _native.tensor_storage(self.tensor)[0]
-
-    def nbytes(self) -> int:
-        """Number of bytes."""
-        return _native.tensor_storage(self.tensor)[1]
-
-    def __len__(self) -> int:
-        return self.nbytes()
-
-    @property
-    def device(self) -> device:
-        """Where the memory is."""
-        return self.tensor.device
-
-    def cpu(self) -> UntypedStorage:
-        """This storage if it is in CPU memory already, else a copy that is."""
-        return self if self.tensor.device.type == "cpu" else UntypedStorage(cpu(self.tensor))
-
-    def copy_(self, source: UntypedStorage) -> UntypedStorage:
-        """Copies all bytes of `source`, which must have as many."""
-        _native.storage_copy(self.tensor, source.tensor)
-        return self
-
-    def __repr__(self) -> str:
-        return f"UntypedStorage({self.nbytes()} bytes on {self.device})"
 
 
 def untyped_storage(self: Tensor) -> UntypedStorage:
@@ -361,59 +303,6 @@ def retain_grad(self: Tensor) -> None:
 def retains_grad(self: Tensor) -> bool:
     """Whether `.grad` is kept although the tensor is no leaf."""
     return _native.retains_grad(self)
-
-
-# --- copies ---
-
-
-def _leaf_like(self: Tensor, made: Tensor) -> Tensor:
-    if self.requires_grad and self.is_leaf:
-        made.requires_grad = True
-    return made
-
-
-def copy(self: Tensor) -> Tensor:
-    """Another tensor over the same memory."""
-    return _leaf_like(self, self.detach())
-
-
-def deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
-    """A copy with memory of its own, and its gradient copied along."""
-    if id(self) in memo:
-        found: Tensor = memo[id(self)]
-        return found
-    if self.requires_grad and not self.is_leaf:
-        raise AutogradError(
-            "a computed tensor cannot be deep-copied: its history would be lost",
-            code="TP3004",
-            notes=("copy x.detach() instead",),
-        )
-    made = _leaf_like(self, self.detach().clone())
-    memo[id(self)] = made
-    if self.grad is not None:
-        made.grad = deepcopy(self.grad, memo)
-    return made
-
-
-def reduce_ex(self: Tensor, protocol: int) -> tuple[Any, ...]:
-    """Pickles values, dtype, device and `requires_grad`; not the gradient, and not the graph.
-
-    From protocol 5 on the memory travels as a `PickleBuffer`, out of band where the pickler takes it.
-    """
-    values = cpu(self.detach()).contiguous()
-    memory = _native.tensor_bytes(values)
-    data = pickle.PickleBuffer(memory) if protocol >= 5 else memoryview(memory).tobytes()
-    leaf = self.requires_grad and self.is_leaf
-    return _rebuild, (data, self.dtype, self.shape, str(self.device), leaf)
-
-
-def _rebuild(data: Any, dtype: dtype, shape: tuple[int, ...], device: str, requires_grad: bool) -> Tensor:
-    # Bytes are shared by whoever interned them; any other buffer was made for this tensor.
-    made = _native.tensor_from_bytes(data, dtype, shape, copy=isinstance(data, bytes))
-    made = _native.tensor_to_device(made, device)
-    if requires_grad:
-        made.requires_grad = True
-    return made
 
 
 # --- notebooks ---

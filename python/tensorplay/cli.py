@@ -108,11 +108,18 @@ def command_env(arguments: argparse.Namespace) -> int:
 def diagnose(capability: Capability) -> tuple[str, str, str]:
     """(state, why, fix): `ok`, `missing` (nothing is installed) or `broken` (something is, and cannot be used)."""
     if capability.available:
-        facts = ", ".join(f"{key} {value}" for key, value in capability.details.items() if value is not None)
+        known = {key: value for key, value in capability.details.items() if value is not None}
+        facts = "; ".join(f"{key} {_shown(value)}" for key, value in known.items())
         return "ok", facts, ""
     module = MODULES.get(capability.name)
     installed = bool(module and importlib.util.find_spec(module)) or bool(capability.details.get("driver"))
     return "broken" if installed else "missing", capability.reason or "", FIXES.get(capability.name, "")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return " or ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def command_doctor(arguments: argparse.Namespace) -> int:

@@ -115,6 +115,7 @@ def _verify_one(
     subject: Subject, inputs: Any, kwargs: dict[str, Any], options: Options
 ) -> tuple[list[Check], list[Check], list[Check]]:
     values, graph, executor = Tally(), Tally(), Tally()
+    values.declare("inputs")
     check_required(options, executor)
     try:
         cases = _cases(subject, inputs, kwargs, options)

@@ -5,7 +5,7 @@
 use crate::meta;
 use crate::resolve::resolve;
 use crate::rule::Rule;
-use crate::tape::{self, Edges, Recipe, Saved, Saver};
+use crate::tape::{self, Edges, NodeRef, Recipe, Saved, Saver};
 use tp_dispatch::{Arg, Call, DispatchKey, Error, Result, Rets, redispatch};
 use tp_tensor::Tensor;
 
@@ -78,14 +78,7 @@ fn check_written(call: &Call<'_>, t: &Tensor, has_rule: bool) -> Result<()> {
         return Ok(());
     }
     let (node, _) = meta::gradient_edge(t)?;
-    if node.is_leaf() {
-        let message = "a leaf that requires grad is used in an in-place operation";
-        return Err(leaf_error(call, message));
-    }
-    if meta::views_leaf(&node) {
-        let message = "a view of a leaf that requires grad is used in an in-place operation";
-        return Err(leaf_error(call, message));
-    }
+    check_leaf(&node).map_err(|e| e.with_op(call.op.name()))?;
     if has_rule {
         return Ok(());
     }
@@ -94,11 +87,29 @@ fn check_written(call: &Call<'_>, t: &Tensor, has_rule: bool) -> Result<()> {
         .note("detach() the tensor first, or use an operation that returns a new one"))
 }
 
-#[cold]
-fn leaf_error(call: &Call<'_>, message: &str) -> Error {
-    Error::autograd("TP3010", message)
-        .with_op(call.op.name())
-        .note("under no_grad() the write is allowed and not recorded; or clone() the tensor first")
+/// A leaf's value must not change under its gradient.
+fn check_leaf(node: &NodeRef) -> Result<()> {
+    let message = if node.is_leaf() {
+        "a leaf that requires grad is used in an in-place operation"
+    } else if meta::views_leaf(node) {
+        "a view of a leaf that requires grad is used in an in-place operation"
+    } else {
+        return Ok(());
+    };
+    Err(Error::autograd("TP3010", message)
+        .note("under no_grad() the write is allowed and not recorded; or clone() the tensor first"))
+}
+
+/// Whether a write through `view` can become a new history of `base`.
+pub(crate) fn check_assignable(base: &Tensor, view: &Tensor) -> Result<()> {
+    if base.requires_grad() {
+        check_leaf(&meta::gradient_edge(base)?.0)?;
+    }
+    let others = base.storage().live_headers() > 2 && !base.requires_grad();
+    if !others && base.is_contiguous() && base.shares_storage(view) {
+        return Ok(());
+    }
+    Err(shared_memory())
 }
 
 /// A tensor without a history is about to get one. Others over the same memory would see the values and not the
@@ -107,9 +118,13 @@ fn check_shared(call: &Call<'_>, t: &Tensor) -> Result<()> {
     if t.requires_grad() || t.storage().live_headers() == 1 {
         return Ok(());
     }
+    Err(shared_memory().with_op(call.op.name()))
+}
+
+#[cold]
+fn shared_memory() -> Error {
     let message = "values that require grad would be written to memory that other tensors share without knowing";
-    Err(Error::autograd("TP3019", message)
-        .with_op(call.op.name())
+    Error::autograd("TP3019", message)
         .note("build the result with stack(), concat(), where() or index_put() instead of writing into a view")
-        .note("or write to the whole tensor itself, after every view of it is gone"))
+        .note("or write to the whole tensor itself, after every view of it is gone")
 }

@@ -3,6 +3,7 @@
 //! knows no graph and no Python: foreign rules come in as `VjpRule` objects, host objects as opaque pointers.
 
 pub mod anomaly;
+mod assign;
 mod engine;
 mod expr;
 mod formulas;
@@ -17,6 +18,7 @@ pub mod rule;
 mod spin;
 pub mod tape;
 
+pub use assign::assign;
 pub use engine::{GradOptions, backward, grad};
 pub use hooks::{HostHooks, set_host_hooks};
 pub use kernel::install;

@@ -75,7 +75,7 @@ builtins! {
     SQUEEZE = "squeeze", UNSQUEEZE = "unsqueeze", SLICE = "slice", SELECT = "select", FLIP = "flip", ROLL = "roll",
     SLICE_BACKWARD = "slice_backward", SELECT_BACKWARD = "select_backward",
     TRIL = "tril", TRIU = "triu",
-    INDEX_SELECT = "index_select", GATHER = "gather",
+    COPY_ = "copy_", TAKE = "take", INDEX_SELECT = "index_select", GATHER = "gather",
     SCATTER_ADD = "scatter_add", INDEX_ADD = "index_add", INDEX = "index", INDEX_PUT = "index_put",
 }
 

@@ -346,3 +346,13 @@ fn fakes_go_through_the_tape() {
     let g = meta::grad(&x).unwrap();
     assert_eq!((g.sizes(), g.device()), (&[2, 3][..], Device::META));
 }
+
+#[test]
+fn leaves_never_share_a_gradient_that_is_written_to() {
+    setup();
+    let (x, y) = (leaf(&[1.0], &[1]), leaf(&[1.0], &[1]));
+    let record = GradOptions { create_graph: true, ..GradOptions::default() };
+    backward(one(&op2("add", &x, &y)), &[], record, &[]).unwrap();
+    common::backward(&scalar("mul", &x, 5.0)).unwrap();
+    assert_eq!((grad_of(&x), grad_of(&y)), (vec![6.0], vec![1.0]));
+}

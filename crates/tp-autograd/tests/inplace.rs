@@ -178,3 +178,26 @@ fn long_chains_of_writes() {
     backward(&y).unwrap();
     assert_eq!(grad_of(&x), [1.0]);
 }
+
+#[test]
+fn assignment_through_a_view_gives_the_base_a_history() {
+    let pick = |t: &Tensor| call("slice", &[Arg::Tensor(t), Arg::Int(1), Arg::Int(0), Arg::None, Arg::Int(2)]);
+    check_twice(
+        |x| {
+            let base = scalar("mul", &x[0], 2.0);
+            tp_autograd::assign(&base, &pick(&base), &op2("mul", &x[1], &x[1])).unwrap();
+            base
+        },
+        &[spread(&[2, 3], 0.0, 1.0), spread(&[2, 1], 0.5, 1.5)],
+    );
+    setup();
+    let (w, buffer) = (leaf(&[7.0], &[1]), tensor(&[1.0, 2.0, 3.0], &[1, 3]));
+    for _ in 0..2 {
+        tp_autograd::assign(&buffer, &pick(&buffer), &w).unwrap();
+    }
+    assert_eq!(values(&buffer), [7.0, 2.0, 7.0]);
+    backward(&sum(&buffer)).unwrap();
+    assert_eq!(grad_of(&w), [2.0]);
+    let x = leaf(&[1.0, 2.0], &[1, 2]);
+    assert_eq!(code_of(tp_autograd::assign(&x, &pick(&x), &w)), "TP3010");
+}

@@ -260,3 +260,33 @@ fn saved_outputs_make_no_cycle() {
     drop(node);
     assert!(tp_autograd::backward(&[op1("exp", &x)], &[], options, &[]).is_ok());
 }
+
+/// Keeps halves of what is saved.
+struct Halves(AtomicUsize);
+
+impl tp_autograd::SavedHooks for Halves {
+    fn pack(&self, t: &Tensor) -> Result<Value> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(Value::Tensor(scalar("mul", t, 0.5)))
+    }
+    fn unpack(&self, packed: &Value) -> Result<Tensor> {
+        self.0.fetch_add(10, Ordering::Relaxed);
+        Ok(packed.tensor().unwrap().clone())
+    }
+}
+
+#[test]
+fn saved_tensors_can_be_kept_elsewhere() {
+    setup();
+    let hooks = Arc::new(Halves(AtomicUsize::new(0)));
+    let x = leaf(&[3.0], &[1]);
+    let guard = tp_autograd::SavedTensorsHooks::push(hooks.clone());
+    let y = op1("exp", &op2("mul", &x, &tensor(&[2.0], &[1])));
+    drop(guard);
+    let z = op2("mul", &y, &tensor(&[1.0], &[1]));
+    assert_eq!(hooks.0.load(Ordering::Relaxed), 2);
+    backward(&z).unwrap();
+    close(&grad_of(&x), &[0.5 * 6f64.exp() * 0.5 * 2.0]);
+    assert_eq!(hooks.0.load(Ordering::Relaxed), 22);
+    assert_eq!(code_of(backward(&z)), "TP3004");
+}

@@ -111,7 +111,7 @@ impl fmt::Display for FallbackReason {
         use FallbackReason as R;
         match self {
             R::UnsupportedOp { op, why } => {
-                write!(f, "{op}: {why}; it runs native, split the chain or change the op")
+                write!(f, "{op}: {why}; it runs through its own kernel, between the regions of the backend")
             }
             R::UnsupportedDType { op, dtype } => {
                 write!(f, "{op}: dtype {dtype} is not in the backend's subset; cast the operands to use it")

@@ -28,13 +28,12 @@ type Slots = SmallVec<[Option<Tensor>; 16]>;
 const POLL_EVERY: usize = 256;
 
 impl Plan {
-    /// Runs on `inputs`, which fit the graph's inputs. Stamps of an earlier run are overwritten.
+    /// Runs on `inputs`, which fit the graph's inputs; `stamps` are fresh.
     ///
     /// # Safety
     /// Dtype, device, sizes and strides of every input are those the graph was planned for.
     pub(crate) unsafe fn run(&self, inputs: &[&Tensor], stamps: &mut Stamps) -> Result<Rets> {
         let keys = self.calls.then(below_autograd);
-        stamps.clear();
         let mut slots: Slots = SmallVec::from_elem(None, self.slots);
         for (i, step) in self.steps.iter().enumerate() {
             if i % POLL_EVERY == POLL_EVERY - 1 {
@@ -191,7 +190,7 @@ impl Frame<'_> {
     /// # Safety
     /// All inputs of the step have the types its region was built for.
     unsafe fn fused(&mut self, step: &FusedStep, plan: &Plan) -> Result<()> {
-        let start = Instant::now();
+        let start = state::is_tracing().then(Instant::now);
         let inputs: SmallVec<[&Tensor; 8]> =
             step.inputs.iter().map(|s| tensor(self.inputs, self.slots, *s)).collect::<Result<_>>()?;
         let (outputs, marker, reason) = match &step.with {
@@ -213,7 +212,7 @@ impl Frame<'_> {
                 pending(backend, made, native, &inputs, step)?
             },
         };
-        if state::is_tracing() {
+        if let Some(start) = start {
             self.record(&inputs, plan, &marker, start);
         }
         drop(inputs);

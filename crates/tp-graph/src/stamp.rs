@@ -27,11 +27,6 @@ impl Stamps {
         Stamps(SmallVec::from_elem(Stamp::default(), regions))
     }
 
-    /// Leaves no stamp of an earlier run.
-    pub fn clear(&mut self) {
-        self.0.iter_mut().for_each(|s| *s = Stamp::default());
-    }
-
     #[inline]
     pub fn set(&mut self, region: u32, marker: &Arc<CodegenMarker>) {
         if let Some(stamp) = self.0.get_mut(region as usize)

@@ -107,11 +107,14 @@ def _check_forward(
         # What the dispatcher chooses in eager is what a compiled call must agree with.
         eager = subject.run(item.case) if len(subject.kernels) > 1 else item.run
         comparison, value = compare_runs(run, eager, options)
-        if comparison.ok:
-            detail = f"worst case '{item.case.label}', {value}: {comparison.detail}"
-            values.ok(name, detail, score=comparison.score, location=subject.location)
+        detail = f"{value}: {comparison.detail}"
+        if not comparison.ok:
+            values.fail(name, f"{detail}\n{where}", subject.location)
+        elif not _served(compiled.last_run, backend):
+            values.skip(name, f"no region ran on {backend}: EXECUTOR says why", subject.location)
         else:
-            values.fail(name, f"{value}: {comparison.detail}\n{where}", subject.location)
+            worst_case = f"worst case '{item.case.label}', {detail}"
+            values.ok(name, worst_case, score=comparison.score, location=subject.location)
     _check_report(compiled.last_run, backend, "forward", executor)
 
 
@@ -140,12 +143,13 @@ def _check_training(
         return
     pairs = zip([n for n, _ in eager.inputs], map(snapshot, found), map(snapshot, wanted), strict=True)
     comparison, value = worst(list(pairs), options)
-    if comparison.ok:
-        values.ok(
-            name, f"worst: '{value}': {comparison.detail}", score=comparison.score, location=subject.location
-        )
+    detail = f"'{value}': {comparison.detail}"
+    if not comparison.ok:
+        values.fail(name, f"{detail}\n{where}", subject.location)
+    elif not _served(compiled.last_run, backend):
+        values.skip(name, f"no region ran on {backend}: EXECUTOR says why", subject.location)
     else:
-        values.fail(name, f"'{value}': {comparison.detail}\n{where}", subject.location)
+        values.ok(name, f"worst: {detail}", score=comparison.score, location=subject.location)
     _check_report(compiled.last_run, backend, "backward", executor)
 
 
@@ -155,6 +159,11 @@ def _gradients(recorded: Recorded, seed: int) -> list[Any]:
         return list(
             _native.grad(recorded.outputs, tensors, cotangents(recorded.outputs, seed), False, False, True)
         )
+
+
+def _served(report: RunReport | None, backend: str) -> bool:
+    """Whether the backend that was asked for ran anything; native runs whatever others leave."""
+    return backend == "native" or (report is not None and backend in report.executors)
 
 
 def _check_report(report: RunReport | None, backend: str, phase: str, executor: Tally) -> None:

@@ -46,7 +46,7 @@ fn add(sum: Tensor, grad: Tensor) -> Result<Tensor> {
 }
 
 /// Adds `grad` to a leaf's `.grad`. A first gradient is taken over as it is only where it is nobody else's; a later
-/// one is added in place, so that the user's `.grad` stays the same tensor, unless gradients are being recorded.
+/// one is added in place, so that the user's `.grad` stays the same tensor, unless it has a history of its own.
 /// No lock is held while ops run: what another thread stored meanwhile is taken out and added too.
 pub(super) fn into_leaf(leaf: &Leaf, grad: Tensor) -> Result<()> {
     let mut grad = grad;
@@ -72,7 +72,7 @@ pub(super) fn into_leaf(leaf: &Leaf, grad: Tensor) -> Result<()> {
 /// The new `.grad`; None when the gradient itself can be taken.
 fn combine(before: Option<&Tensor>, grad: &Tensor) -> Result<Option<Tensor>> {
     Ok(match before {
-        None if state::is_grad_enabled() || is_ours(grad) => None,
+        None if is_ours(grad) || grad.requires_grad() => None,
         None => Some(ops::CLONE.call(&[Arg::Tensor(grad)])?),
         Some(old) if can_write(old, grad) => Some(ops::ADD_.call(&[Arg::Tensor(old), Arg::Tensor(grad)])?),
         Some(old) => Some(ops::add(old, grad)?),

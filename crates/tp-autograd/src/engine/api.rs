@@ -51,7 +51,13 @@ pub fn backward(
         let (node, _) = meta::gradient_edge(input)?;
         match node.extra().and_then(|e| e.leaf.as_ref()) {
             Some(leaf) => accumulate::into_leaf(leaf, grad)?,
-            None => meta::set_grad(input, Some(grad))?,
+            None => {
+                let sum = match meta::grad(input) {
+                    Some(before) => ops::add(&before, &grad)?,
+                    None => grad,
+                };
+                meta::set_grad(input, Some(sum))?;
+            }
         }
     }
     Ok(())

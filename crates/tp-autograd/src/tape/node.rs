@@ -331,7 +331,7 @@ impl Node {
     /// What was saved: copies when the graph is retained, else the originals. None once they were given up.
     pub(crate) fn open_saved(&self, retain: bool) -> Option<SmallVec<[SavedTensor; 3]>> {
         if self.saved == 0 {
-            return Some(SmallVec::new());
+            return (!self.has(flag::FREED)).then(SmallVec::new);
         }
         self.with_saved(|saved| {
             if self.has(flag::FREED) {

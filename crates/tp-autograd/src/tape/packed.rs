@@ -1,7 +1,7 @@
 //! Saved tensors that the user keeps elsewhere: hooks that turn a tensor into something else when it is saved, and
 //! back when a rule asks for it. Off, they cost one relaxed load per saved tensor.
 
-use super::node::NodeRef;
+use super::handle::NodeRef;
 use super::saved::SavedTensor;
 use crate::mode::GradMode;
 use std::cell::RefCell;

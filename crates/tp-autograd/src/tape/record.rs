@@ -1,7 +1,8 @@
 //! Recording: which inputs a call needs gradients for, what its rule saves, and tying the outputs to the new node.
 
 use super::extra::{NodeExtra, Spec};
-use super::node::{Edge, Node, NodeRef, Parts, flag};
+use super::handle::NodeRef;
+use super::node::{Edge, Node, Parts, flag};
 use super::packed::{self, Packed, SavedHooks};
 use super::saved::{self, SavedTensor};
 use crate::rule::{Rule, RuleHandle, VjpRule};

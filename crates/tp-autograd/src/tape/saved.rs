@@ -2,7 +2,7 @@
 //! same storage, for the output itself owns the node; it is tied to the graph again when a rule asks for it while
 //! gradients are recorded.
 
-use super::node::NodeRef;
+use super::handle::NodeRef;
 use crate::meta;
 use tp_dispatch::{Error, Result, state};
 use tp_tensor::Tensor;

@@ -173,6 +173,7 @@ pub unsafe fn short(op: OpHandle, args: &[Arg<'_>]) -> Result<Obj> {
 
 #[inline(never)]
 unsafe fn general(p: &Packet, given: Given) -> Result<Obj> {
+    super::queue::drain();
     let n = p.overloads.borrow().len();
     if n == 1 {
         // SAFETY: the caller's promise.
@@ -190,6 +191,11 @@ unsafe fn general(p: &Packet, given: Given) -> Result<Obj> {
     let mut e = Error::argument("TP1012", format!("no overload of {} takes these arguments", p.name));
     for (op, miss) in p.overloads().iter().zip(&misses) {
         e = e.note(format!("{}: {}", op.full_name(), miss.message()));
+    }
+    // What to do about an argument is the same for every overload; where the schema is, each line above says.
+    let advice = misses.first().map_or(&[][..], |m| m.notes()).iter().filter(|n| !n.starts_with("declared as "));
+    for note in advice {
+        e = e.note(note.as_str());
     }
     Err(e.with_op(&p.name))
 }

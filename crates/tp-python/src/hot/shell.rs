@@ -150,6 +150,7 @@ pub unsafe fn unwrap(op: Obj) -> Tensor {
 
 #[cold]
 unsafe fn new_shell() -> Option<Obj> {
+    super::queue::drain();
     // SAFETY: lock held; the object comes untracked.
     unsafe {
         let op = x::_PyObject_GC_New(tensor_type());
