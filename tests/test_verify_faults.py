@@ -280,3 +280,17 @@ def test_a_non_differentiable_op_is_held_to_it() -> None:
     assert any(
         c.name == "gradient" and c.detail.startswith("1 case; non-differentiable") for c in report.values
     )
+
+
+def test_a_backward_that_overwrites_what_it_saved_is_found() -> None:
+    def backward(ctx: Any, grad: Any) -> Any:
+        (y,) = ctx.saved_tensors
+        out = tp.mul(grad, y)
+        if y.size:
+            y.detach().numpy()[...] = 0
+        return out
+
+    op = define("vt::saved", lambda x: tp.exp(x))
+    op.register_autograd(backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(output))
+    report = verify(op, (make_tensor((3, 4)),), sweep=False)
+    assert "other gradients" in failed(report, "backward leaves")

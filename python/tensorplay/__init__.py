@@ -1,24 +1,12 @@
 """TensorPlay: one operator, one contract, kept across eager execution, autograd, graph capture and backends.
 
-Only re-exports. Importing it imports no other package; NumPy is imported on first use, Triton and TVM when asked for.
+Only re-exports. Importing it loads the extension, the methods of its types and the functions; every other module is
+loaded when its name is first read. It imports no other package: NumPy is imported on first use, Triton and TVM when
+asked for.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from tensorplay import _install as _install  # completes the types of the extension
-from tensorplay import (
-    autograd,
-    backends,
-    compiler,
-    cuda,
-    errors,
-    functions,
-    graph,
-    library,
-    ops,
-    outcome,
-    tracing,
-)
+from tensorplay import errors, functions
 from tensorplay._native import (
     Tensor,
     __version__,
@@ -37,6 +25,7 @@ from tensorplay._native import (
     int16,
     int32,
     int64,
+    is_grad_enabled,
     load,
     load_metadata,
     manual_seed,
@@ -45,8 +34,6 @@ from tensorplay._native import (
     tensor,
     uint8,
 )
-from tensorplay.autograd import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
-from tensorplay.compiler import compile
 from tensorplay.functions import (
     abs,
     absolute,
@@ -220,20 +207,62 @@ from tensorplay.functions import (
     zeros,
     zeros_like,
 )
-from tensorplay.tracing import trace
 
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
-    from tensorplay import testing
+    from tensorplay import (
+        autograd,
+        backends,
+        compiler,
+        cuda,
+        graph,
+        library,
+        ops,
+        outcome,
+        testing,
+        tracing,
+    )
+    from tensorplay.autograd import enable_grad, no_grad, set_grad_enabled
+    from tensorplay.compiler import compile
+    from tensorplay.tracing import trace
     from tensorplay.verify import verify
+else:
+    # Modules that import only when they are named, since each costs more than the rest of the package.
+    _MODULES = (
+        "autograd",
+        "backends",
+        "compiler",
+        "cuda",
+        "graph",
+        "library",
+        "ops",
+        "outcome",
+        "testing",
+        "tracing",
+        "verify",
+    )
+    # Names that live in such a module, and the module.
+    _NAMES = {
+        "compile": "compiler",
+        "enable_grad": "autograd",
+        "no_grad": "autograd",
+        "set_grad_enabled": "autograd",
+        "trace": "tracing",
+    }
 
-
-def __getattr__(name: str) -> Any:
-    # The verifier and the test helpers load much that a program does not need.
-    if name in ("testing", "verify"):
+    def __getattr__(name):
+        """PEP 562: called for a name that is not there yet; it is found in the namespace from then on."""
+        if name not in _MODULES and name not in _NAMES:
+            raise AttributeError(f"module 'tensorplay' has no attribute {name!r}")
         import importlib
 
-        return importlib.import_module(f"tensorplay.{name}")
-    raise AttributeError(f"module 'tensorplay' has no attribute {name!r}")
+        module = importlib.import_module(f"tensorplay.{_NAMES.get(name, name)}")
+        value = getattr(module, name) if name in _NAMES else module
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})
 
 
 __all__ = [

@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
 
 from tensorplay import _native
 from tensorplay._native import CustomOpDef
@@ -26,6 +24,20 @@ from tensorplay._record import (
 )
 from tensorplay.errors import ArgumentError, RegistrationError
 
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, Protocol, TypeVar
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
+    class Lifetime(Protocol):
+        """What a registration may be tied to: a `Library`."""
+
+        def adopt(self, undo: Callable[[], None]) -> None:
+            """Runs `undo` when the library is destroyed."""
+
+
 __all__ = [
     "fake_from_body",
     "get_kernel",
@@ -37,15 +49,7 @@ __all__ = [
     "set_kernel_enabled",
 ]
 
-F = TypeVar("F", bound=Callable[..., Any])
 Op = str | CustomOpDef
-
-
-class Lifetime(Protocol):
-    """What a registration may be tied to: a `Library`."""
-
-    def adopt(self, undo: Callable[[], None]) -> None:
-        """Runs `undo` when the library is destroyed."""
 
 
 class _FakeFromBody:

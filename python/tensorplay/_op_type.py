@@ -6,13 +6,18 @@ call. Not here: what the registering methods do (`_op`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from tensorplay import _native, _op
-from tensorplay._native import CustomOpDef, Schema
-from tensorplay._record import Record, full_name, record_of, schema_of
-from tensorplay.outcome import Provenance
+from tensorplay._native import CustomOpDef
+from tensorplay._record import full_name, record_of, schema_of
+
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from tensorplay._native import Schema
+    from tensorplay._record import Record
+    from tensorplay.outcome import Provenance
 
 __all__ = ["get_op", "has_op", "install"]
 
@@ -23,6 +28,8 @@ def _kernels(op: CustomOpDef) -> dict[str, list[Provenance]]:
 
 
 def _kernels_of(info: dict[str, Any]) -> dict[str, list[Provenance]]:
+    from tensorplay.outcome import Provenance
+
     found: dict[str, list[Provenance]] = {}
     for slot, (name, file, line, executor), when in info["kernels"]:
         if executor != "absent":

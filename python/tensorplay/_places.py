@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import sys
-from collections.abc import Callable, Iterator
-from types import CodeType, FrameType
-from typing import Any
+
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from re import Match
+    from types import CodeType, FrameType
+    from typing import Any
 
 __all__ = ["Place", "caller", "place_of", "user_frames"]
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 (pathlib costs an import)
-_CELL = re.compile(r"<ipython-input-(\d+)-|[/\\]ipykernel_\d+[/\\]\d+\.py$")
+_CELL = r"<ipython-input-(\d+)-|[/\\]ipykernel_\d+[/\\]\d+\.py$"
+
+
+def _cell(file: str) -> Match[str] | None:
+    import re
+
+    return re.search(_CELL, file)
 
 
 class Place:
@@ -34,7 +43,7 @@ class Place:
     @property
     def shown(self) -> str:
         """The file as people know it: a notebook cell has no file."""
-        cell = _CELL.search(self.file)
+        cell = _cell(self.file)
         if cell is None:
             return self.file
         return f"cell [{cell.group(1)}]" if cell.group(1) else "cell"
@@ -47,7 +56,7 @@ class Place:
         """Whether a definition here takes the place of the one at `other`: a re-run cell, a reload, a second module name."""
         if self.qualname != other.qualname:
             return False
-        if _CELL.search(self.file) and _CELL.search(other.file):
+        if _cell(self.file) and _cell(other.file):
             return True
         if self.file != other.file:
             return False

@@ -6,18 +6,19 @@ registered for it (`_op`) and how it comes to be (`_definitions`).
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
-
 from tensorplay import _native
 from tensorplay._native import CustomOpDef
 from tensorplay._places import Place
 from tensorplay.errors import ArgumentError, RegistrationError, SchemaError
 
-__all__ = ["Record", "check_accepts", "full_name", "labels", "layouts", "record_of", "schema_of", "slots"]
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
-Function = Callable[..., Any]
+    Function = Callable[..., Any]
+
+__all__ = ["Record", "check_accepts", "full_name", "labels", "layouts", "record_of", "schema_of", "slots"]
 
 
 class Record:
@@ -152,6 +153,8 @@ def layouts(layout: Mapping[str, str] | None, schema: _native.Schema) -> dict[st
 
 def check_accepts(fn: Function, schema: _native.Schema, *, names: bool, what: str) -> None:
     """Refuses a function that cannot be called with the arguments of `schema`."""
+    import inspect
+
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):

@@ -7,9 +7,10 @@ is in the notes (PEP 678) that Python prints below the message.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
+    from typing import Any
+
     from tensorplay.outcome import Capability, FallbackReason
 
 __all__ = [

@@ -7,12 +7,13 @@ other libraries (the extension) and what an op does (its schema is its docstring
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from tensorplay import _native
 from tensorplay.errors import ArgumentError
 
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
+    from typing import Any
+
     from tensorplay._native import Builtin, Tensor, dtype
 
 _builtins = _native.builtins

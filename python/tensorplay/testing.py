@@ -1,4 +1,4 @@
-"""Helpers for tests of operators: comparison with stated tolerances, inputs in every layout, poisoned memory.
+"""For tests of operators: comparison with stated tolerances, inputs in every layout, poisoned memory.
 
 The whole contract of an operator at once is ``tensorplay.verify``.
 """

@@ -17,6 +17,49 @@ loaded = [m for m in ("numpy", "triton", "tvm", "torch", "jax") if m in sys.modu
 assert loaded == [], loaded
 """
 
+LIGHT = """
+import sys
+before = set(sys.modules)
+import tensorplay as tp
+loaded = set(sys.modules) - before
+heavy = {"numpy", "triton", "tvm", "typing", "dataclasses", "inspect", "html", "pickle", "re", "importlib.metadata"}
+assert not heavy & loaded, heavy & loaded
+own = {name.partition(".")[2] for name in loaded if name.startswith("tensorplay.")}
+late = {"autograd", "backends", "compiler", "cuda", "graph", "library", "ops", "outcome", "tracing", "verify"}
+assert not late & own, late & own
+assert (tp.tensor([1.0]) + 1).tolist() == [2.0]
+"""
+
+RESOLVES = """
+import sys
+import tensorplay as tp
+assert set(tp.__all__) <= set(dir(tp))
+assert "tensorplay.compiler" not in sys.modules
+for name in tp.__all__:
+    value = getattr(tp, name)
+    assert getattr(tp, name) is value, name
+    module = sys.modules.get(f"tensorplay.{name}")
+    assert module is None or value is module, name
+assert tp.compile is tp.compiler.compile and tp.trace is tp.tracing.trace
+assert tp.no_grad is tp.autograd.no_grad and tp.is_grad_enabled is tp.autograd.is_grad_enabled
+try:
+    tp.compiel
+except AttributeError as error:
+    assert str(error) == "module 'tensorplay' has no attribute 'compiel'", error
+else:
+    raise AssertionError("an unknown name resolved")
+"""
+
+ALONE = """
+import sys
+import tensorplay.{module}
+import tensorplay as tp
+assert tp.{module} is sys.modules["tensorplay.{module}"]
+from tensorplay import {module} as again, compile, trace, no_grad
+assert again is tp.{module}
+assert tp.compile(lambda x: x + 1)(tp.tensor([1.0])).tolist() == [2.0]
+"""
+
 BROKEN = """
 import sys
 
@@ -43,11 +86,41 @@ assert scaled(tp.tensor([1.0])).tolist() == [2.0]
 """
 
 
+def run(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("program", [NOTHING, BROKEN])
 def test_importing_needs_no_optional_package(program: str) -> None:
     """K3."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run(program)
+
+
+def test_importing_loads_only_what_a_tensor_needs() -> None:
+    """Everything else waits until its name is read."""
+    run(LIGHT)
+
+
+def test_every_public_name_resolves() -> None:
+    """Late names are found, stay the same object, are listed by `dir`, and a wrong one is an AttributeError."""
+    run(RESOLVES)
+
+
+@pytest.mark.parametrize("module", ["autograd", "compiler", "graph", "library", "ops", "outcome", "verify"])
+def test_a_module_can_be_imported_first(module: str) -> None:
+    run(ALONE.format(module=module))
+
+
+def test_an_op_prints_and_pickles_before_anything_else_is_loaded() -> None:
+    run("""
+import pickle
+import tensorplay as tp
+op = tp.ops.tp.exp
+assert pickle.loads(pickle.dumps(op)) is op
+assert repr(op).startswith("<op tp::exp>"), repr(op)
+assert str(op.kernels["cpu"][0]).startswith("cpu (native, "), op.kernels
+""")
 
 
 def test_capabilities() -> None:

@@ -1,23 +1,27 @@
 """Members of `Tensor` that are not called in hot loops, as Python functions put on the type by `install`.
 
 Lives here: conversion, moving between devices, notebook display, and short forms of ops. Not here: operators, indexing,
-reductions and other methods of the hot path (the extension), copies and pickles (`_copying`), and what an op computes
+reductions and other methods of the hot path (the extension), copies and pickles (`copying`), and what an op computes
 (its schema is its docstring).
 """
 
 from __future__ import annotations
 
-import html
 import sys
-from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any
 
 from tensorplay import _native, functions
-from tensorplay._copying import copy, deepcopy, reduce_ex
-from tensorplay._native import HookHandle, Tensor, dtype
-from tensorplay._storage import Size, UntypedStorage
+from tensorplay._native import Tensor
+from tensorplay._tensor.copying import copy, deepcopy, reduce_ex
+from tensorplay._tensor.storage import Size, UntypedStorage
 from tensorplay.errors import ArgumentError, IndexOutOfRangeError, ShapeError
+
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+    from tensorplay._native import HookHandle, dtype
 
 __all__ = ["install"]
 
@@ -310,6 +314,8 @@ def retains_grad(self: Tensor) -> bool:
 
 def repr_html(self: Tensor) -> str:
     """A table of facts with the values folded below it."""
+    import html
+
     facts = {"shape": str(self.shape), "dtype": self.dtype.name, "device": str(self.device)}
     if self.requires_grad:
         facts["requires_grad"] = "True"

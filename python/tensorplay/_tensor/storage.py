@@ -5,11 +5,14 @@ Lives here: two small classes for code written for other libraries. Not here: th
 
 from __future__ import annotations
 
-from typing import Any
-
 from tensorplay import _native
-from tensorplay._native import Tensor, device
 from tensorplay.errors import ArgumentError
+
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tensorplay._native import Tensor, device
 
 __all__ = ["Size", "UntypedStorage"]
 

@@ -5,12 +5,14 @@ Lives here: what of a tensor is kept: values, dtype, device and `requires_grad` 
 
 from __future__ import annotations
 
-import pickle
-from typing import Any
-
 from tensorplay import _native
-from tensorplay._native import Tensor, dtype
 from tensorplay.errors import AutogradError
+
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tensorplay._native import Tensor, dtype
 
 __all__ = ["copy", "deepcopy", "reduce_ex"]
 
@@ -49,6 +51,8 @@ def reduce_ex(self: Tensor, protocol: int) -> tuple[Any, ...]:
 
     From protocol 5 on the memory travels as a `PickleBuffer`, out of band where the pickler takes it.
     """
+    import pickle
+
     values = _native.tensor_to_device(self.detach(), "cpu").contiguous()
     memory = _native.tensor_bytes(values)
     data = pickle.PickleBuffer(memory) if protocol >= 5 else memoryview(memory).tobytes()
