@@ -9,8 +9,8 @@ use tp_dispatch::kernel::{Call, KernelObject};
 use tp_dispatch::registry::KernelSpec;
 use tp_dispatch::select::Slot;
 use tp_dispatch::{
-    Arg, Effects, FakeRule, GradSpec, HostVisitor, Kernel, OpDef, OpHandle, Provenance, Registry, Result, Rets, Schema,
-    Value,
+    Arg, Effects, FakeRule, GradSpec, HostVisitor, Kernel, OpDef, OpHandle, Provenance, Registry, Result,
+    Rets, Schema, Value,
 };
 use tp_graph::compile::{Built, CompileOptions, CompiledFunction};
 use tp_graph::report::FallbackPolicy;
@@ -76,7 +76,9 @@ fn custom_op() -> OpHandle {
 fn custom(c: &mut Criterion) {
     let twice = custom_op();
     let x = ones(8);
-    c.bench_function("dispatch/custom op, 8 floats", |b| b.iter(|| call(twice, &[Arg::Tensor(black_box(&x))])));
+    c.bench_function("dispatch/custom op, 8 floats", |b| {
+        b.iter(|| call(twice, &[Arg::Tensor(black_box(&x))]))
+    });
 }
 
 fn leaf() -> Tensor {
@@ -122,7 +124,11 @@ fn capture(c: &mut Criterion) {
 fn compiled(c: &mut Criterion) {
     let mul = op("tp::mul.Scalar");
     let x = ones(8);
-    let f = CompiledFunction::new(CompileOptions { backends: Vec::new(), policy: FallbackPolicy::Record, limit: 8 });
+    let f = CompiledFunction::new(CompileOptions {
+        backends: Vec::new(),
+        policy: FallbackPolicy::Record,
+        limit: 8,
+    });
     let names: [Arc<str>; 1] = ["x".into()];
     let built = f.build(&[Arg::Tensor(&x)], &names, &mut |values| {
         let Some(Value::Tensor(fake)) = values.first() else { return Ok((Vec::new(), Box::new(()))) };

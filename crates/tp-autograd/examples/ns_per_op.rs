@@ -70,7 +70,9 @@ fn main() {
             tp_autograd::backward(&[z], &[], GradOptions::default(), &[]).expect("backward");
         }
     });
-    for (name, depth) in [("chain of 1000 multiplications, forward+backward", 1000), ("chain of 100000", 100_000)] {
+    for (name, depth) in
+        [("chain of 1000 multiplications, forward+backward", 1000), ("chain of 100000", 100_000)]
+    {
         let ones = [Some(x.detach())];
         time(name, depth, || {
             let mut y = run(scale, &[Arg::Tensor(&x), two]);

@@ -74,7 +74,12 @@ impl VjpRule for Assign {
         "assign"
     }
 
-    fn backward(&self, ctx: &BackwardCtx<'_>, grads: &[Option<Tensor>], out: &mut Gradients<'_>) -> Result<()> {
+    fn backward(
+        &self,
+        ctx: &BackwardCtx<'_>,
+        grads: &[Option<Tensor>],
+        out: &mut Gradients<'_>,
+    ) -> Result<()> {
         let Some(Some(grad)) = grads.first() else { return Ok(()) };
         let at = ctx.saved(0)?;
         let flat = ops::reshape(grad, &[-1])?;

@@ -65,7 +65,9 @@ fn refuse_custom(call: &Call<'_>) -> Result<()> {
     let message = if leaf && call.def.params.written.contains(&(i as u8)) {
         format!("argument '{name}' is a leaf that requires grad, and it is used in an in-place operation")
     } else {
-        format!("argument '{name}' requires grad, but an operator that writes to its arguments has no gradient")
+        format!(
+            "argument '{name}' requires grad, but an operator that writes to its arguments has no gradient"
+        )
     };
     Err(Error::autograd("TP3018", message)
         .with_op(call.op.name())
@@ -123,8 +125,11 @@ fn check_shared(call: &Call<'_>, t: &Tensor) -> Result<()> {
 
 #[cold]
 fn shared_memory() -> Error {
-    let message = "values that require grad would be written to memory that other tensors share without knowing";
+    let message =
+        "values that require grad would be written to memory that other tensors share without knowing";
     Error::autograd("TP3019", message)
-        .note("build the result with stack(), concat(), where() or index_put() instead of writing into a view")
+        .note(
+            "build the result with stack(), concat(), where() or index_put() instead of writing into a view",
+        )
         .note("or write to the whole tensor itself, after every view of it is gone")
 }

@@ -184,8 +184,11 @@ pub fn set_requires_grad(t: &Tensor, on: bool) -> Result<()> {
         return Err(Error::autograd("TP3012", message).note("convert it first: astype(float32)"));
     }
     if !on && !is_leaf(t) {
-        let message = "requires_grad can be switched off for leaf tensors only; this one was computed by an operation";
-        return Err(Error::autograd("TP3013", message).note("use detach() to get the value without its history"));
+        let message =
+            "requires_grad can be switched off for leaf tensors only; this one was computed by an operation";
+        return Err(
+            Error::autograd("TP3013", message).note("use detach() to get the value without its history")
+        );
     }
     t.set_requires_grad(on);
     Ok(())
@@ -201,8 +204,7 @@ pub fn grad(t: &Tensor) -> Option<Tensor> {
         return leaf.grad.lock().clone();
     }
     let slot = node.extra()?.retained(nr)?;
-    let kept = slot.lock().clone();
-    kept
+    slot.lock().clone()
 }
 
 /// Sets or clears the gradient kept for `t`.
@@ -255,7 +257,8 @@ fn require_grad(t: &Tensor) -> Result<()> {
     if t.requires_grad() {
         return Ok(());
     }
-    Err(Error::autograd("TP3015", "the tensor does not require grad").note("call requires_grad_() on it first"))
+    Err(Error::autograd("TP3015", "the tensor does not require grad")
+        .note("call requires_grad_() on it first"))
 }
 
 /// Reports the host objects of a node: those of its rule, hooks and payload, and the host nodes of its edges.

@@ -53,7 +53,9 @@ fn built_in(call: &Call<'_>) -> Result<Found> {
         GradSpec::Rule(name) => Some(formulas::rule(name).ok_or_else(|| {
             Error::internal("TP9005", format!("no gradient rule is named '{name}'")).with_op(call.op.name())
         })?),
-        GradSpec::Expr(texts) => Some(Box::leak(Box::new(ExprRule::compile(call.op.name(), call.def, texts)?))),
+        GradSpec::Expr(texts) => {
+            Some(Box::leak(Box::new(ExprRule::compile(call.op.name(), call.def, texts)?)))
+        }
         GradSpec::Missing | GradSpec::Custom(_) => return find(call),
     };
     let rule = rule.map(|r| Rule::of(RuleHandle::Static(r)));

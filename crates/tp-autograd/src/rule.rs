@@ -267,7 +267,9 @@ impl VjpRule for MissingRule {
         Err(Error::autograd("TP3001", "no gradient formula is registered")
             .with_op(name)
             .note(format!("give it one with register_autograd(\"{name}\", backward)"))
-            .note(format!("or say that it has none: register_autograd(\"{name}\", None), or detach() its input")))
+            .note(format!(
+                "or say that it has none: register_autograd(\"{name}\", None), or detach() its input"
+            )))
     }
 }
 

@@ -9,7 +9,8 @@ use tp_autograd::{GradHook, GradMode, GradOptions, backward, grad, meta};
 use tp_dispatch::{Arg, Result};
 use tp_tensor::{DType, Device, Scalar, Tensor};
 
-const RETAIN: GradOptions = GradOptions { retain_graph: Some(true), create_graph: false, allow_unused: false };
+const RETAIN: GradOptions =
+    GradOptions { retain_graph: Some(true), create_graph: false, allow_unused: false };
 
 fn one(t: &Tensor) -> &[Tensor] {
     std::slice::from_ref(t)

@@ -181,7 +181,8 @@ fn long_chains_of_writes() {
 
 #[test]
 fn assignment_through_a_view_gives_the_base_a_history() {
-    let pick = |t: &Tensor| call("slice", &[Arg::Tensor(t), Arg::Int(1), Arg::Int(0), Arg::None, Arg::Int(2)]);
+    let pick =
+        |t: &Tensor| call("slice", &[Arg::Tensor(t), Arg::Int(1), Arg::Int(0), Arg::None, Arg::Int(2)]);
     check_twice(
         |x| {
             let base = scalar("mul", &x[0], 2.0);

@@ -12,7 +12,9 @@ fn unary(name: &str, lo: f64, hi: f64) {
 
 #[test]
 fn unary_formulas() {
-    for name in ["positive", "neg", "square", "exp", "exp2", "expm1", "sin", "cos", "sinh", "cosh", "tanh", "clone"] {
+    for name in
+        ["positive", "neg", "square", "exp", "exp2", "expm1", "sin", "cos", "sinh", "cosh", "tanh", "clone"]
+    {
         unary(name, -1.3, 1.2);
     }
     for name in ["atan", "asinh", "erf", "sigmoid", "silu", "softplus", "gelu", "gelu.tanh", "tan", "alias"] {
@@ -40,7 +42,10 @@ fn binary_formulas_broadcast() {
         check_twice(|x| op2(name, &x[0], &x[1]), &pairs(0.4, 1.9));
     }
     check(|x| op2("floor_divide", &x[0], &x[1]), &pairs(0.4, 1.9));
-    check(|x| op2("mul", &x[0], &x[1]), &[spread(&[2, 1, 4, 3], -1.0, 1.0), spread(&[2, 1, 4, 1], -1.0, 1.0)]);
+    check(
+        |x| op2("mul", &x[0], &x[1]),
+        &[spread(&[2, 1, 4, 3], -1.0, 1.0), spread(&[2, 1, 4, 1], -1.0, 1.0)],
+    );
     check(|x| op2("add", &x[0], &x[1]), &[spread(&[2, 3], -1.0, 1.0), spread(&[], -1.0, 1.0)]);
 }
 
@@ -52,7 +57,10 @@ fn forms_with_a_number() {
         let s = Scalar::Float(1.7);
         check_twice(|x| call(&left, &[Arg::Scalar(s), Arg::Tensor(&x[0])]), &[spread(&[5], 0.3, 3.0)]);
     }
-    check(|x| call("pow.Scalar", &[Arg::Tensor(&x[0]), Arg::Scalar(Scalar::Int(3))]), &[spread(&[4], -2.0, 2.0)]);
+    check(
+        |x| call("pow.Scalar", &[Arg::Tensor(&x[0]), Arg::Scalar(Scalar::Int(3))]),
+        &[spread(&[4], -2.0, 2.0)],
+    );
 }
 
 #[test]
@@ -70,7 +78,12 @@ fn choices() {
         &[spread(&[2, 3], -1.0, 1.0)],
     );
     check(
-        |x| call("masked_fill", &[Arg::Tensor(&x[0]), Arg::Tensor(&condition), Arg::Scalar(Scalar::Float(2.0))]),
+        |x| {
+            call(
+                "masked_fill",
+                &[Arg::Tensor(&x[0]), Arg::Tensor(&condition), Arg::Scalar(Scalar::Float(2.0))],
+            )
+        },
         &[spread(&[3], -1.0, 1.0)],
     );
     let (low, high) = (Arg::Scalar(Scalar::Float(-0.5)), Arg::Scalar(Scalar::Float(0.4)));

@@ -5,13 +5,15 @@ mod common;
 use common::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tp_autograd::{BackwardCtx, GradOptions, Gradients, NodeRef, Saver, VjpRule, custom_spec, meta, record_node};
+use tp_autograd::{
+    BackwardCtx, GradOptions, Gradients, NodeRef, Saver, VjpRule, custom_spec, meta, record_node,
+};
 use tp_dispatch::bind::Params;
 use tp_dispatch::registry::KernelSpec;
 use tp_dispatch::select::Slot;
 use tp_dispatch::{
-    Arg, Call, DispatchKey, Effects, FakeRule, GradSpec, Kernel, KernelFn, OpDef, OpHandle, Provenance, Registry,
-    Result, Rets, Schema, Value,
+    Arg, Call, DispatchKey, Effects, FakeRule, GradSpec, Kernel, KernelFn, OpDef, OpHandle, Provenance,
+    Registry, Result, Rets, Schema, Value,
 };
 use tp_tensor::{DType, Tensor};
 
@@ -37,7 +39,8 @@ fn define(schema: &str, kernel: KernelFn, grad: GradSpec) -> OpHandle {
     let op = registration.op();
     registration.keep();
     let slot = Slot::Key(DispatchKey::Cpu);
-    let spec = KernelSpec { slot, kernel: Kernel::Fn(kernel), provenance, when: None, contiguous: Box::default() };
+    let spec =
+        KernelSpec { slot, kernel: Kernel::Fn(kernel), provenance, when: None, contiguous: Box::default() };
     Registry::global().register_kernel(op, spec).unwrap().keep();
     op
 }
@@ -62,7 +65,12 @@ impl VjpRule for Gives {
     fn is_foreign(&self) -> bool {
         true
     }
-    fn backward(&self, ctx: &BackwardCtx<'_>, grads: &[Option<Tensor>], out: &mut Gradients<'_>) -> Result<()> {
+    fn backward(
+        &self,
+        ctx: &BackwardCtx<'_>,
+        grads: &[Option<Tensor>],
+        out: &mut Gradients<'_>,
+    ) -> Result<()> {
         assert_eq!(ctx.input_spec(0).unwrap().sizes.as_slice(), &[2]);
         assert_eq!(ctx.output_spec(0).unwrap().dtype, DType::F64);
         out.set(0, (self.0)(grads[0].as_ref().unwrap()));
@@ -181,7 +189,12 @@ impl VjpRule for Split {
         saver.mark_non_differentiable(3);
         Ok(())
     }
-    fn backward(&self, ctx: &BackwardCtx<'_>, grads: &[Option<Tensor>], out: &mut Gradients<'_>) -> Result<()> {
+    fn backward(
+        &self,
+        ctx: &BackwardCtx<'_>,
+        grads: &[Option<Tensor>],
+        out: &mut Gradients<'_>,
+    ) -> Result<()> {
         let used = grads.iter().enumerate().filter(|(_, g)| g.is_some()).map(|(i, _)| 1 << i).sum();
         SEEN.store(used, Ordering::Relaxed);
         assert_eq!(ctx.output_spec(2).unwrap().dtype, DType::I64);
@@ -210,7 +223,12 @@ impl VjpRule for Region {
     fn name(&self) -> &str {
         "region"
     }
-    fn backward(&self, ctx: &BackwardCtx<'_>, grads: &[Option<Tensor>], out: &mut Gradients<'_>) -> Result<()> {
+    fn backward(
+        &self,
+        ctx: &BackwardCtx<'_>,
+        grads: &[Option<Tensor>],
+        out: &mut Gradients<'_>,
+    ) -> Result<()> {
         self.0.fetch_add(1, Ordering::Relaxed);
         let base = ctx.saved(0)?;
         for (k, e) in ctx.edges().iter().enumerate() {
@@ -225,9 +243,8 @@ impl VjpRule for Region {
 fn a_node_recorded_by_hand() {
     setup();
     let runs = Arc::new(AtomicUsize::new(0));
-    let inputs: Vec<Tensor> = (0..300)
-        .map(|i| if i % 3 == 0 { tensor(&[1.0], &[1]) } else { leaf(&[1.0], &[1]) })
-        .collect();
+    let inputs: Vec<Tensor> =
+        (0..300).map(|i| if i % 3 == 0 { tensor(&[1.0], &[1]) } else { leaf(&[1.0], &[1]) }).collect();
     let given: Vec<&Tensor> = inputs.iter().collect();
     let (out, base) = (tensor(&[45_150.0], &[1]), tensor(&[2.0], &[1]));
     let rule = Arc::new(Region(runs.clone()));

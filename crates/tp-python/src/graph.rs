@@ -7,9 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
 use tp_dispatch::{Error, Value};
+use tp_graph::ValueId;
 use tp_graph::capture;
 use tp_graph::ir::{Graph, Node, ValueType};
-use tp_graph::ValueId;
 
 /// A captured program in SSA form. `str(graph)` is its text, `tensorplay.graph.parse` reads it back.
 #[pyclass(frozen, name = "Graph", module = "tensorplay.graph")]
@@ -146,7 +146,8 @@ fn capture_function(
     kwargs: Option<Bound<'_, PyDict>>,
     parameters: Vec<String>,
 ) -> PyResult<PyGraph> {
-    let call = crate::compile::tree::FlatCall::new(&crate::compile::tree::Call { args, kwargs }, &parameters).py(py)?;
+    let call = crate::compile::tree::FlatCall::new(&crate::compile::tree::Call { args, kwargs }, &parameters)
+        .py(py)?;
     let names: Vec<Arc<str>> = call.flat.names.iter().map(|n| n.as_str().into()).collect();
     let inputs: Vec<tp_dispatch::Arg<'_>> = call.flat.values.iter().map(Value::as_arg).collect();
     let captured = capture::capture_graph(&inputs, &names, &mut |values: &[Value]| {
@@ -160,7 +161,11 @@ fn capture_function(
 
 /// The scalar program of a pointwise op for given input dtypes, expanded as backends get it.
 #[pyfunction]
-fn pointwise_program<'py>(py: Python<'py>, name: &str, dtypes: Vec<crate::types::DTypeArg>) -> PyResult<Bound<'py, PyDict>> {
+fn pointwise_program<'py>(
+    py: Python<'py>,
+    name: &str,
+    dtypes: Vec<crate::types::DTypeArg>,
+) -> PyResult<Bound<'py, PyDict>> {
     let op = tp_dispatch::Registry::global().lookup(name).py(py)?;
     let def = op.def();
     let expr = def.as_ref().and_then(|d| d.pointwise.clone());

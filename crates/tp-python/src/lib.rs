@@ -23,8 +23,8 @@ mod _native {
 
     #[pymodule_export]
     use super::ops::{
-        PyRegistration, call_kernel, define_op, get_op, kernel_function, list_ops, op_info, op_name, op_overloads,
-        pop_preference, push_enabled, push_preference, register_fake, register_kernel,
+        PyRegistration, call_kernel, define_op, get_op, kernel_function, list_ops, op_info, op_name,
+        op_overloads, pop_preference, push_enabled, push_preference, register_fake, register_kernel,
     };
     #[pymodule_export]
     use super::report::TraceSink;

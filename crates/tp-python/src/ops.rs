@@ -15,8 +15,8 @@ use tp_dispatch::registry::KernelSpec;
 use tp_dispatch::select::Slot;
 use tp_dispatch::state::{self, Preference, PreferenceKind};
 use tp_dispatch::{
-    DispatchKey, Effects, FakeRule, GradSpec, Kernel, OpDef, OpHandle, Provenance, Registration, Registry, Schema,
-    dispatcher,
+    DispatchKey, Effects, FakeRule, GradSpec, Kernel, OpDef, OpHandle, Provenance, Registration, Registry,
+    Schema, dispatcher,
 };
 
 /// Op objects by `ns::name`; made once per name and kept.
@@ -140,7 +140,9 @@ fn lookup(py: Python<'_>, name: &str) -> PyResult<OpHandle> {
 }
 
 fn def_of(py: Python<'_>, op: OpHandle) -> PyResult<Arc<OpDef>> {
-    op.def().ok_or_else(|| tp_dispatch::Error::registration("TP1305", format!("{op} was unregistered"))).py(py)
+    op.def()
+        .ok_or_else(|| tp_dispatch::Error::registration("TP1305", format!("{op} was unregistered")))
+        .py(py)
 }
 
 /// Registers a Python function as a kernel of `name` for `slot` ("cpu", "cuda", "default", ...).
@@ -207,7 +209,8 @@ fn overload_object<'py>(py: Python<'py>, op: OpHandle) -> PyResult<Bound<'py, Py
         return Ok(found);
     }
     // SAFETY: lock held, the type is ready once the module is.
-    let obj = unsafe { Bound::from_owned_ptr_or_err(py, opobj::new(Packet::new(base_name(op.name()), &[op])))? };
+    let obj =
+        unsafe { Bound::from_owned_ptr_or_err(py, opobj::new(Packet::new(base_name(op.name()), &[op])))? };
     packets(py).set_item(full, &obj)?;
     Ok(obj)
 }
@@ -270,7 +273,8 @@ pub fn op_info<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyDict>>
         kernels.append((k.slot.name(), at(&k.provenance), k.when.as_ref().map(|w| w.describe())))?;
     }
     out.set_item("kernels", kernels)?;
-    let table: Vec<(&str, String)> = dispatcher::describe_table(op).into_iter().map(|(k, t)| (k.name(), t)).collect();
+    let table: Vec<(&str, String)> =
+        dispatcher::describe_table(op).into_iter().map(|(k, t)| (k.name(), t)).collect();
     out.set_item("table", table)?;
     Ok(out)
 }
@@ -372,7 +376,10 @@ pub fn install_builtins(m: &Bound<'_, PyModule>) -> PyResult<()> {
         let doc = op.def().map(|d| d.schema.to_string()).unwrap_or_default();
         // SAFETY: an op object, lock held.
         let f = unsafe {
-            Bound::from_owned_ptr_or_err(py, opobj::function(object.as_ptr(), name, &doc, std::ptr::null_mut()))?
+            Bound::from_owned_ptr_or_err(
+                py,
+                opobj::function(object.as_ptr(), name, &doc, std::ptr::null_mut()),
+            )?
         };
         functions.set_item(name, f)?;
     }

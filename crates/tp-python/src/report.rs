@@ -36,7 +36,8 @@ fn event_object<'py>(py: Python<'py>, e: &CallEvent) -> PyResult<Bound<'py, PyAn
     for (kernel, reason) in &e.rejected {
         rejected.append((kernel.as_str(), reason_object(py, reason)?))?;
     }
-    let shapes: Vec<Bound<'_, PyTuple>> = e.shapes.iter().map(|s| PyTuple::new(py, s)).collect::<PyResult<_>>()?;
+    let shapes: Vec<Bound<'_, PyTuple>> =
+        e.shapes.iter().map(|s| PyTuple::new(py, s)).collect::<PyResult<_>>()?;
     let kwargs = PyDict::new(py);
     kwargs.set_item("op", &*e.op)?;
     kwargs.set_item("key", e.key.name())?;

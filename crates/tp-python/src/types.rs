@@ -158,13 +158,15 @@ impl PyDevice {
 
 /// A new reference.
 pub fn device_object(d: Device) -> Obj {
-    Python::attach(|py| Py::new(py, PyDevice(d)).map_or_else(
-        |e| {
-            e.restore(py);
-            ptr::null_mut()
-        },
-        Py::into_ptr,
-    ))
+    Python::attach(|py| {
+        Py::new(py, PyDevice(d)).map_or_else(
+            |e| {
+                e.restore(py);
+                ptr::null_mut()
+            },
+            Py::into_ptr,
+        )
+    })
 }
 
 /// A device object or its name; an unknown name is an error.
@@ -180,7 +182,10 @@ pub unsafe fn device_of(obj: Obj) -> Result<Option<Device>> {
         }
         let Ok(text) = obj.extract::<String>() else { return Ok(None) };
         text.parse::<Device>().map(Some).map_err(|_| {
-            Error::value("TP2002", format!("'{text}' is no device; known are 'cpu', 'cuda', 'cuda:N' and 'meta'"))
+            Error::value(
+                "TP2002",
+                format!("'{text}' is no device; known are 'cpu', 'cuda', 'cuda:N' and 'meta'"),
+            )
         })
     })
 }
@@ -223,13 +228,21 @@ pub fn item(t: &Tensor) -> Result<Scalar> {
         return Err(e.note("keep the value a tensor, or pass the number in as an argument"));
     }
     if t.numel() != 1 {
-        return Err(Error::value("TP1112", format!("only a tensor of one element has a value, got shape {:?}", t.sizes())));
+        return Err(Error::value(
+            "TP1112",
+            format!("only a tensor of one element has a value, got shape {:?}", t.sizes()),
+        ));
     }
     if !t.device().is_cpu() {
-        return Err(Error::device("TP2105", format!("the tensor is on {}; move it with .cpu() first", t.device())));
+        return Err(Error::device(
+            "TP2105",
+            format!("the tensor is on {}; move it with .cpu() first", t.device()),
+        ));
     }
     // SAFETY: one element of the dtype lies at the data pointer.
-    Ok(unsafe { tp_tensor::dispatch_dtype!(t.dtype(), T => Scalar::from_element(t.data_ptr().cast::<T>().read_unaligned())) })
+    Ok(unsafe {
+        tp_tensor::dispatch_dtype!(t.dtype(), T => Scalar::from_element(t.data_ptr().cast::<T>().read_unaligned()))
+    })
 }
 
 pub fn scalar_object(py: Python<'_>, s: Scalar) -> PyResult<Bound<'_, PyAny>> {

@@ -50,14 +50,18 @@ pub(super) fn fit_input(node: &Node, k: usize, grad: Tensor) -> Result<Tensor> {
     let specs = node.extra().and_then(|e| e.specs.as_deref());
     let Some(spec) = specs.and_then(|s| s.get(k)) else { return Ok(grad) };
     check_device(node, k, &grad, spec)?;
-    fit(grad, &spec.sizes, spec.dtype, || Whose { op: Some(node.name().to_string()), what: argument(node, k) })
+    fit(grad, &spec.sizes, spec.dtype, || Whose {
+        op: Some(node.name().to_string()),
+        what: argument(node, k),
+    })
 }
 
 fn check_device(node: &Node, k: usize, grad: &Tensor, spec: &Spec) -> Result<()> {
     if grad.device() == spec.device {
         return Ok(());
     }
-    let message = format!("the gradient for {} is on {}, expected {}", argument(node, k), grad.device(), spec.device);
+    let message =
+        format!("the gradient for {} is on {}, expected {}", argument(node, k), grad.device(), spec.device);
     Err(Error::autograd("TP3008", message).with_op(node.name()))
 }
 

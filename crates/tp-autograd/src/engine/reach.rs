@@ -42,7 +42,11 @@ struct Visit<'a> {
 
 impl Reach {
     /// Visits the graph below `roots` without recursion. Nodes recorded before every target lead nowhere.
-    pub fn find<'a>(roots: impl Iterator<Item = &'a NodeRef>, is_target: &dyn Fn(&Node) -> bool, oldest: u64) -> Reach {
+    pub fn find<'a>(
+        roots: impl Iterator<Item = &'a NodeRef>,
+        is_target: &dyn Fn(&Node) -> bool,
+        oldest: u64,
+    ) -> Reach {
         let mut reach = Reach { leads: ByNode::default() };
         let mut stack: Vec<Visit<'a>> = Vec::new();
         for root in roots {

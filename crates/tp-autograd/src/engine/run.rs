@@ -229,7 +229,9 @@ fn finish_leaf(node: &Node, grads: Grads) -> Result<()> {
             spec.dtype,
             Dim::slice(&spec.sizes)
         );
-        return Err(Error::contract("TP3204", message).note("the backward of an operation on the way is wrong"));
+        return Err(
+            Error::contract("TP3204", message).note("the backward of an operation on the way is wrong")
+        );
     }
     accumulate::into_leaf(leaf, grad)
 }

@@ -164,7 +164,12 @@ impl VjpRule for ExprRule {
         Ok(())
     }
 
-    fn backward(&self, ctx: &BackwardCtx<'_>, grads: &[Option<Tensor>], out: &mut Gradients<'_>) -> Result<()> {
+    fn backward(
+        &self,
+        ctx: &BackwardCtx<'_>,
+        grads: &[Option<Tensor>],
+        out: &mut Gradients<'_>,
+    ) -> Result<()> {
         let Some(Some(grad)) = grads.first() else { return Ok(()) };
         let uses = self.uses(ctx.edges());
         let slots = self.variables(ctx, uses)?;

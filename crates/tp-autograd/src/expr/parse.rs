@@ -46,8 +46,15 @@ const UNARY: u8 = 7;
 
 impl<'a> Parser<'a> {
     pub fn formula(text: &'a str, variables: &'a [Variable]) -> Parsed<Formula> {
-        let mut p =
-            Parser { text, at: 0, variables, lets: Vec::new(), steps: Vec::new(), tensors: Vec::new(), uses: 0 };
+        let mut p = Parser {
+            text,
+            at: 0,
+            variables,
+            lets: Vec::new(),
+            steps: Vec::new(),
+            tensors: Vec::new(),
+            uses: 0,
+        };
         let result = p.program()?;
         Ok(Formula { steps: p.steps.into(), result, uses: p.uses })
     }
@@ -183,7 +190,9 @@ impl<'a> Parser<'a> {
             "nan" => Source::Number(Scalar::Float(f64::NAN)),
             "pi" => Source::Number(Scalar::Float(std::f64::consts::PI)),
             "e" => Source::Number(Scalar::Float(std::f64::consts::E)),
-            _ => Source::DType(name.parse::<DType>().map_err(|_| self.error(&format!("unknown name '{name}'")))?),
+            _ => Source::DType(
+                name.parse::<DType>().map_err(|_| self.error(&format!("unknown name '{name}'")))?,
+            ),
         })
     }
 
@@ -249,7 +258,8 @@ impl<'a> Parser<'a> {
 
     /// An operation on numbers: at once for literals, else a step.
     fn numbers(&mut self, op: &str, args: &[Source]) -> Parsed<Source> {
-        let f = scalar::by_name(op).ok_or_else(|| self.error(&format!("'{op}' is not defined for numbers")))?;
+        let f =
+            scalar::by_name(op).ok_or_else(|| self.error(&format!("'{op}' is not defined for numbers")))?;
         let b = args.get(1).copied().unwrap_or(Source::Number(Scalar::Int(0)));
         Ok(match (args[0], b) {
             (Source::Number(x), Source::Number(y)) => Source::Number(scalar::apply(f, x, y)),

@@ -21,10 +21,20 @@ pub(super) enum Source {
 
 pub(super) enum Step {
     /// An op, by name; looked up at its first call.
-    Op { name: Box<str>, op: OnceLock<OpHandle>, args: SmallVec<[Source; 3]> },
-    Number { f: ScalarFn, args: [Source; 2] },
+    Op {
+        name: Box<str>,
+        op: OnceLock<OpHandle>,
+        args: SmallVec<[Source; 3]>,
+    },
+    Number {
+        f: ScalarFn,
+        args: [Source; 2],
+    },
     /// `select` on a condition that is a number: the choice is known without looking at elements.
-    Choose { args: [Source; 3], is_tensor: bool },
+    Choose {
+        args: [Source; 3],
+        is_tensor: bool,
+    },
 }
 
 pub(super) struct Formula {
@@ -128,7 +138,8 @@ impl Formula {
             frame.steps.push(slot);
         }
         if let Source::Step(last) = self.result
-            && let Some(Slot::Tensor(t)) = frame.steps.get_mut(last).map(|s| std::mem::replace(s, Slot::Empty))
+            && let Some(Slot::Tensor(t)) =
+                frame.steps.get_mut(last).map(|s| std::mem::replace(s, Slot::Empty))
         {
             return Ok(t);
         }

@@ -118,7 +118,8 @@ fn scatter_add(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) ->
                 let mut to: Dims = g.sizes().into();
                 let end = std::mem::replace(&mut to[axis], size);
                 let (start, stop) = (Arg::Int(0), Arg::Int(end));
-                let place = [Arg::Tensor(&g), Arg::Ints(&to), Arg::Int(axis as i64), start, stop, Arg::Int(1)];
+                let place =
+                    [Arg::Tensor(&g), Arg::Ints(&to), Arg::Int(axis as i64), start, stop, Arg::Int(1)];
                 g = ops::SLICE_BACKWARD.call(&place)?;
             }
         }

@@ -47,7 +47,8 @@ fn concat(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Resu
     let flat = matches!(ctx.value(0), Value::None);
     for (k, bounds) in ctx.ints(1).chunks_exact(2).enumerate() {
         let (start, stop) = (Arg::Int(bounds[0]), Arg::Int(bounds[1]));
-        let mut part = ops::SLICE.call(&[Arg::Tensor(grad), Arg::Int(ctx.int(0)), start, stop, Arg::Int(1)])?;
+        let mut part =
+            ops::SLICE.call(&[Arg::Tensor(grad), Arg::Int(ctx.int(0)), start, stop, Arg::Int(1)])?;
         if flat {
             part = ops::reshape(&part, ctx.ints(3 + k))?;
         }

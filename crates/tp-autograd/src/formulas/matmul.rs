@@ -15,8 +15,16 @@ fn save(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
     saver.ints(b.sizes());
     saver.set_bits(dtype_bits(a.dtype()) | dtype_bits(b.dtype()) << 4);
     // Each operand's gradient needs the other operand alone.
-    if saver.needs(1) { saver.input(a) } else { saver.none() }
-    if saver.needs(0) { saver.input(b) } else { saver.none() }
+    if saver.needs(1) {
+        saver.input(a)
+    } else {
+        saver.none()
+    }
+    if saver.needs(0) {
+        saver.input(b)
+    } else {
+        saver.none()
+    }
     Ok(())
 }
 

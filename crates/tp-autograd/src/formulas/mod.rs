@@ -13,7 +13,7 @@ mod softmax;
 use crate::rule::{BackwardCtx, Gradients, VjpRule};
 use crate::tape::Saver;
 use tp_dispatch::{Call, Error, Result, Value};
-use tp_tensor::{DType, Dims, TensorError, Tensor, layout};
+use tp_tensor::{DType, Dims, Tensor, TensorError, layout};
 
 /// A rule made of functions.
 pub(crate) struct Named {
@@ -61,7 +61,12 @@ impl VjpRule for Named {
         Ok(())
     }
 
-    fn backward(&self, ctx: &BackwardCtx<'_>, grads: &[Option<Tensor>], out: &mut Gradients<'_>) -> Result<()> {
+    fn backward(
+        &self,
+        ctx: &BackwardCtx<'_>,
+        grads: &[Option<Tensor>],
+        out: &mut Gradients<'_>,
+    ) -> Result<()> {
         match grads.first() {
             Some(Some(grad)) => (self.back)(ctx, grad, out),
             _ => Ok(()),
@@ -121,7 +126,9 @@ fn reduced_count(sizes: &[i64], axes: Option<&[i64]>) -> Result<f64> {
     let mut count = 1.0;
     for (i, &size) in sizes.iter().enumerate() {
         if axes.is_none_or(|a| a.contains(&(i as i64))) {
-            let known = tp_tensor::Dim::from_raw(size).as_known().ok_or_else(|| Error::from(TensorError::Symbolic))?;
+            let known = tp_tensor::Dim::from_raw(size)
+                .as_known()
+                .ok_or_else(|| Error::from(TensorError::Symbolic))?;
             count *= known as f64;
         }
     }

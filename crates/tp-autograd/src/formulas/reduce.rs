@@ -195,9 +195,9 @@ fn products_of_others(x: &Tensor, axes: &[i64]) -> Result<Tensor> {
     flat[at] = n;
     let own = ops::EYE.call(&[Arg::Int(n), Arg::None, Arg::Int(0), Arg::DType(DType::Bool), Arg::None])?;
     let one = Arg::Scalar(Scalar::Float(1.0));
-    let without = ops::MASKED_FILL.call(&[Arg::Tensor(&ops::expand(&rows, &flat)?), Arg::Tensor(&own), one])?;
-    let products =
-        ops::PROD.call(&[Arg::Tensor(&without), Arg::Ints(&[-1]), Arg::None, Arg::Bool(false)])?;
+    let without =
+        ops::MASKED_FILL.call(&[Arg::Tensor(&ops::expand(&rows, &flat)?), Arg::Tensor(&own), one])?;
+    let products = ops::PROD.call(&[Arg::Tensor(&without), Arg::Ints(&[-1]), Arg::None, Arg::Bool(false)])?;
     let mut back: Dims = order.clone();
     order.iter().enumerate().for_each(|(to, &from)| back[from as usize] = to as i64);
     ops::permute(&ops::reshape(&products, moved.sizes())?, &back)

@@ -52,6 +52,9 @@ pub(super) struct Hook {
     hook: Arc<dyn GradHook>,
 }
 
+/// Gradients kept for the user, by output.
+type Retained = SmallVec<[(u32, Arc<GradSlot>); 1]>;
+
 #[derive(Default)]
 pub struct NodeExtra {
     pub(crate) leaf: Option<Leaf>,
@@ -63,7 +66,7 @@ pub struct NodeExtra {
     /// Where the node was recorded, while anomalies are looked for.
     pub(crate) location: Option<tp_dispatch::host::Location>,
     pub(super) hooks: Mutex<SmallVec<[Hook; 1]>>,
-    pub(super) retained: Mutex<SmallVec<[(u32, Arc<GradSlot>); 1]>>,
+    pub(super) retained: Mutex<Retained>,
 }
 
 static NEXT_HOOK: AtomicU64 = AtomicU64::new(1);

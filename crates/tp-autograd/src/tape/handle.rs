@@ -21,7 +21,8 @@ impl Claim {
     pub fn take(self, node: &Node) -> bool {
         let now = node.claim.load(Ordering::Relaxed);
         now == self.0
-            || (now == 0 && node.claim.compare_exchange(0, self.0, Ordering::Acquire, Ordering::Relaxed).is_ok())
+            || (now == 0
+                && node.claim.compare_exchange(0, self.0, Ordering::Acquire, Ordering::Relaxed).is_ok())
     }
 
     #[inline]

@@ -126,7 +126,8 @@ impl Node {
     /// Builds a node from its parts.
     #[inline]
     pub(crate) fn create(mut parts: Parts<'_>) -> Result<NodeRef> {
-        let layout = layout_of(parts.outputs as usize, parts.edges.len(), parts.saved.len(), parts.values.len());
+        let layout =
+            layout_of(parts.outputs as usize, parts.edges.len(), parts.saved.len(), parts.values.len());
         let Some(block) = pool::node_alloc(layout) else {
             let message = format!("out of memory: {} bytes for a node of the tape", layout.size());
             return Err(Error::new(ErrorKind::Memory, "TP1111", message));
@@ -168,8 +169,7 @@ impl Node {
         // SAFETY: the caller's promise; the counts are those the node was made with.
         unsafe {
             let n = node.as_ref();
-            let layout =
-                layout_of(n.outputs as usize, n.edges as usize, n.saved as usize, n.values as usize);
+            let layout = layout_of(n.outputs as usize, n.edges as usize, n.saved as usize, n.values as usize);
             ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.slots_ptr(), n.outputs as usize));
             ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.edges_ptr(), n.edges as usize));
             ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.saved_ptr(), n.saved as usize));

@@ -202,8 +202,17 @@ impl Recipe<'_> {
             flags |= flag::REACHES;
         }
         let (tensors, values) = (&mut saved.tensors, &mut saved.values);
-        let parts =
-            Parts { rule: rule.handle, op, bits: saved.bits, outputs, flags, edges, saved: tensors, values, extra };
+        let parts = Parts {
+            rule: rule.handle,
+            op,
+            bits: saved.bits,
+            outputs,
+            flags,
+            edges,
+            saved: tensors,
+            values,
+            extra,
+        };
         let node = Node::create(parts)?;
         if node.reaches_host()
             && let Some(hooks) = hooks::host_hooks()
@@ -218,7 +227,9 @@ impl Recipe<'_> {
 #[inline]
 pub(crate) fn tie(node: NodeRef, rets: &[Value], saved: &Saved) {
     if let ([Value::Tensor(t)], true) = (rets, saved.not_differentiable.is_empty()) {
-        return if differentiable(t) { meta::set_history(t, node, 0) };
+        return if differentiable(t) {
+            meta::set_history(t, node, 0)
+        };
     }
     let mut nr = 0;
     for value in rets {

@@ -81,8 +81,8 @@ impl SavedTensor {
             "{what} needed to compute the gradient was modified by an in-place operation: {t:?} is at version {now}, expected version {}",
             self.version
         );
-        Error::autograd("TP3003", message)
-            .with_op(node.name())
-            .note("clone() the tensor before it is written to, or use the operation that returns a new tensor")
+        Error::autograd("TP3003", message).with_op(node.name()).note(
+            "clone() the tensor before it is written to, or use the operation that returns a new tensor",
+        )
     }
 }

@@ -72,7 +72,9 @@ impl Context {
         let list = match taken {
             Ok(list) => list,
             Err(Some(e)) => return Err(error::to_py(py, e)),
-            Err(None) => return Err(error::to_py(py, Error::internal("TP9006", "a saved tensor is missing"))),
+            Err(None) => {
+                return Err(error::to_py(py, Error::internal("TP9006", "a saved tensor is missing")));
+            }
         };
         let objects = list.iter().map(|t| object(py, t.as_ref()));
         PyTuple::new(py, objects.collect::<PyResult<Vec<_>>>()?)
@@ -81,7 +83,9 @@ impl Context {
     /// One bool per positional input, always of full length; a nested list for list inputs.
     #[getter]
     fn needs_input_grad(&self, py: Python<'_>) -> Py<PyAny> {
-        self.with(|s| s.needs.as_ref().map_or_else(|| PyTuple::empty(py).into_any().unbind(), |n| n.clone_ref(py)))
+        self.with(|s| {
+            s.needs.as_ref().map_or_else(|| PyTuple::empty(py).into_any().unbind(), |n| n.clone_ref(py))
+        })
     }
 
     /// With False, gradients of unused outputs arrive as None instead of zeros.

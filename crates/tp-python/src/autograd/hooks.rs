@@ -6,8 +6,8 @@ use crate::error::IntoPyResult;
 use crate::hot::shell;
 use pyo3::prelude::*;
 use std::sync::Arc;
-use tp_autograd::tape::{GradHook, HookId};
 use tp_autograd::NodeRef;
+use tp_autograd::tape::{GradHook, HookId};
 use tp_dispatch::host::HostVisitor;
 use tp_dispatch::{Error, Result};
 use tp_tensor::Tensor;
@@ -27,7 +27,10 @@ impl GradHook for PyHook {
                     return Ok(Some(shell::tensor_of(out.as_ptr()).clone()));
                 }
             }
-            Err(Error::contract("TP3207", format!("a hook must return a Tensor or None, got {}", out.get_type())))
+            Err(Error::contract(
+                "TP3207",
+                format!("a hook must return a Tensor or None, got {}", out.get_type()),
+            ))
         })
     }
 

@@ -79,7 +79,13 @@ fn backward(
     retain_graph: Option<bool>,
     create_graph: bool,
 ) -> PyResult<()> {
-    tp_autograd::backward(&tensors(outputs), &optional(gradients), options(retain_graph, create_graph, true), &[]).py(py)
+    tp_autograd::backward(
+        &tensors(outputs),
+        &optional(gradients),
+        options(retain_graph, create_graph, true),
+        &[],
+    )
+    .py(py)
 }
 
 /// Gradients of `outputs` with respect to `inputs`, one per input; None where `allow_unused` permits it.
@@ -95,7 +101,9 @@ fn grad<'py>(
     allow_unused: bool,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let (outputs, inputs, gradients) = (tensors(outputs), tensors(inputs), optional(gradients));
-    let found = tp_autograd::grad(&outputs, &inputs, &gradients, options(retain_graph, create_graph, allow_unused)).py(py)?;
+    let found =
+        tp_autograd::grad(&outputs, &inputs, &gradients, options(retain_graph, create_graph, allow_unused))
+            .py(py)?;
     found.iter().map(|g| object(py, g.as_ref())).collect()
 }
 
@@ -147,8 +155,18 @@ pub fn grad_fn_object(py: Python<'_>, t: &Tensor) -> PyResult<Py<PyAny>> {
 }
 
 /// `x.backward(gradient)`: the shortest way, for the tensor method.
-pub fn backward_one(t: &Tensor, gradient: Option<Tensor>, retain_graph: Option<bool>, create_graph: bool) -> Result<()> {
-    tp_autograd::backward(std::slice::from_ref(t), &[gradient], options(retain_graph, create_graph, true), &[])
+pub fn backward_one(
+    t: &Tensor,
+    gradient: Option<Tensor>,
+    retain_graph: Option<bool>,
+    create_graph: bool,
+) -> Result<()> {
+    tp_autograd::backward(
+        std::slice::from_ref(t),
+        &[gradient],
+        options(retain_graph, create_graph, true),
+        &[],
+    )
 }
 
 #[pyfunction]

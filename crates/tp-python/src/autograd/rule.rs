@@ -42,7 +42,12 @@ unsafe impl Sync for PyRule {}
 const NO_MATERIALIZE: u64 = 1;
 
 impl PyRule {
-    pub fn new(op: &str, schema: &Schema, backward: &Bound<'_, PyAny>, setup: Option<&Bound<'_, PyAny>>) -> PyRule {
+    pub fn new(
+        op: &str,
+        schema: &Schema,
+        backward: &Bound<'_, PyAny>,
+        setup: Option<&Bound<'_, PyAny>>,
+    ) -> PyRule {
         let (positional, keyword) = schema.arguments().split_at(schema.positional_count());
         // SAFETY: live callables, lock held.
         let own = |f: &Bound<'_, PyAny>| unsafe { ffi::Py_NewRef(f.as_ptr()) };
@@ -56,7 +61,13 @@ impl PyRule {
         }
     }
 
-    fn run_setup(&self, py: Python<'_>, call: &Call<'_>, rets: &[Value], saver: &mut Saver<'_>) -> Result<()> {
+    fn run_setup(
+        &self,
+        py: Python<'_>,
+        call: &Call<'_>,
+        rets: &[Value],
+        saver: &mut Saver<'_>,
+    ) -> Result<()> {
         let ctx = Bound::new(py, Context::new()).map_err(error::from_py)?;
         let needs = self.needs_tuple(py, call.args, &|a| saver.needs(a), &|a, i| saver.needs_item(a, i));
         ctx.get().with(|s| s.needs = needs.ok().map(|t| t.into_any().unbind()));
@@ -79,11 +90,20 @@ impl PyRule {
         Ok(())
     }
 
-    fn call_setup(&self, py: Python<'_>, ctx: &Bound<'_, Context>, call: &Call<'_>, rets: &[Value]) -> PyResult<()> {
+    fn call_setup(
+        &self,
+        py: Python<'_>,
+        ctx: &Bound<'_, Context>,
+        call: &Call<'_>,
+        rets: &[Value],
+    ) -> PyResult<()> {
         let n = self.inputs.len();
         let kwargs = PyDict::new(py);
         kwargs.set_item("ctx", ctx)?;
-        kwargs.set_item("inputs", PyTuple::new(py, (0..n).map(|i| argument(py, call, i)).collect::<PyResult<Vec<_>>>()?)?)?;
+        kwargs.set_item(
+            "inputs",
+            PyTuple::new(py, (0..n).map(|i| argument(py, call, i)).collect::<PyResult<Vec<_>>>()?)?,
+        )?;
         kwargs.set_item("output", outputs(py, rets)?)?;
         if !self.keyword_only.is_empty() {
             let extra = PyDict::new(py);
@@ -150,13 +170,21 @@ impl PyRule {
     }
 
     /// What the rule returned, into the places of the inputs.
-    fn store(&self, py: Python<'_>, result: &Bound<'_, PyAny>, ctx: &BackwardCtx<'_>, out: &mut Gradients<'_>) -> Result<()> {
+    fn store(
+        &self,
+        py: Python<'_>,
+        result: &Bound<'_, PyAny>,
+        ctx: &BackwardCtx<'_>,
+        out: &mut Gradients<'_>,
+    ) -> Result<()> {
         let n = self.inputs.len();
         let single = [result.clone()];
         let items: Vec<Bound<'_, PyAny>> = match result.cast::<PyTuple>() {
             Ok(t) => t.iter().collect(),
             Err(_) if result.is_instance_of::<PyList>() && !(n == 1 && self.inputs[0].1) => {
-                return Err(Error::contract("TP3204", "backward must return a tuple, got a list").with_op(&self.op));
+                return Err(
+                    Error::contract("TP3204", "backward must return a tuple, got a list").with_op(&self.op)
+                );
             }
             Err(_) => single.to_vec(),
         };
@@ -177,7 +205,14 @@ impl PyRule {
         Ok(())
     }
 
-    fn store_list(&self, i: usize, name: &str, item: &Bound<'_, PyAny>, ctx: &BackwardCtx<'_>, out: &mut Gradients<'_>) -> Result<()> {
+    fn store_list(
+        &self,
+        i: usize,
+        name: &str,
+        item: &Bound<'_, PyAny>,
+        ctx: &BackwardCtx<'_>,
+        out: &mut Gradients<'_>,
+    ) -> Result<()> {
         let wrong = |got: String| {
             let message = format!("the gradient of '{name}' must be a list like the input, got {got}");
             Error::contract("TP3205", message).with_op(&self.op)
@@ -235,7 +270,12 @@ impl VjpRule for PyRule {
         Python::attach(|py| self.run_setup(py, call, rets, saver))
     }
 
-    fn backward(&self, ctx: &BackwardCtx<'_>, grads: &[Option<Tensor>], out: &mut Gradients<'_>) -> Result<()> {
+    fn backward(
+        &self,
+        ctx: &BackwardCtx<'_>,
+        grads: &[Option<Tensor>],
+        out: &mut Gradients<'_>,
+    ) -> Result<()> {
         Python::attach(|py| {
             let payload = ctx.payload();
             let held = payload.as_ref().and_then(|p| p.as_any().downcast_ref::<Payload>());

@@ -42,14 +42,17 @@ fn reason(kind: &str, backend: &str, stage: &str, message: &str, from: &Bound<'_
     use FallbackReason as R;
     let details = from.getattr("details").or_else(|_| from.get_item("details")).ok();
     let detail = |name: &str| {
-        let found = details.as_ref().and_then(|d| d.get_item(name).ok()).and_then(|v| v.extract::<String>().ok());
+        let found =
+            details.as_ref().and_then(|d| d.get_item(name).ok()).and_then(|v| v.extract::<String>().ok());
         found.unwrap_or_default()
     };
     match kind {
         "UnsupportedDType" => R::UnsupportedDType { op: detail("op"), dtype: detail("dtype") },
         "UnsupportedOp" => R::UnsupportedOp { op: detail("op"), why: message.to_string() },
         "Hazard" => R::Hazard { op: detail("op"), what: message.to_string() },
-        "BackendUnavailable" => R::BackendUnavailable { backend: backend.to_string(), missing: message.to_string() },
+        "BackendUnavailable" => {
+            R::BackendUnavailable { backend: backend.to_string(), missing: message.to_string() }
+        }
         "VersionUnpinned" => R::VersionUnpinned { package: detail("package"), found: detail("found") },
         _ => R::LoweringFailed { stage: stage.to_string(), message: message.to_string() },
     }
@@ -148,7 +151,8 @@ impl PyBackend {
         let artifact = self.adapter(py)?.call_method1("lower", (program_dict(py, &program)?, layout))?;
         let proof: String = artifact.getattr("hash")?.extract()?;
         let target: String = artifact.getattr("target")?.extract()?;
-        let (address, handle) = (artifact.getattr("address")?.extract()?, artifact.getattr("handle")?.extract()?);
+        let (address, handle) =
+            (artifact.getattr("address")?.extract()?, artifact.getattr("handle")?.extract()?);
         let marker = Arc::new(CodegenMarker {
             executor: self.name.as_str().into(),
             kernel: target.into(),
@@ -156,7 +160,8 @@ impl PyBackend {
             device: Device::CPU,
         });
         // SAFETY: the adapter compiled exactly this program and layout, and the artifact keeps the code loaded.
-        let kernel = unsafe { RawKernel::new(address, handle, region.layout, marker, Arc::new(artifact.unbind())) };
+        let kernel =
+            unsafe { RawKernel::new(address, handle, region.layout, marker, Arc::new(artifact.unbind())) };
         Ok(Lowered::Raw(Arc::new(kernel)))
     }
 }
@@ -192,4 +197,3 @@ pub fn backend_capability<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'p
         None => Err(pyo3::exceptions::PyLookupError::new_err(format!("no backend named '{name}'"))),
     }
 }
-

@@ -30,13 +30,18 @@ fn compile_function<'py>(
     parameters: Vec<String>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let find = |name: &String| {
-        tp_graph::backend::get(name).ok_or_else(|| PyValueError::new_err(format!("no backend named '{name}'")))
+        tp_graph::backend::get(name)
+            .ok_or_else(|| PyValueError::new_err(format!("no backend named '{name}'")))
     };
     let policy = match policy {
         "record" => FallbackPolicy::Record,
         "warn" => FallbackPolicy::Warn,
         "error" => FallbackPolicy::Error,
-        other => return Err(PyValueError::new_err(format!("on_fallback must be 'record', 'warn' or 'error', not '{other}'"))),
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "on_fallback must be 'record', 'warn' or 'error', not '{other}'"
+            )));
+        }
     };
     let backends = backends.iter().map(find).collect::<PyResult<Vec<_>>>()?;
     let core = CompiledFunction::new(CompileOptions { backends, policy, limit });
@@ -60,7 +65,10 @@ fn compiled_report<'py>(py: Python<'py>, compiled: &Bound<'py, PyAny>) -> PyResu
 
 /// The thread's last run as `tensorplay.outcome.RunReport`, or None.
 #[pyfunction]
-fn compiled_last_run<'py>(py: Python<'py>, compiled: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+fn compiled_last_run<'py>(
+    py: Python<'py>,
+    compiled: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
     object::core(compiled)?.last_run().map(|r| run_report_object(py, &r)).transpose()
 }
 
@@ -114,7 +122,11 @@ fn planned(r: &PlannedRegion) -> String {
     format!("{phase} {}: {} on {}{why}", r.index, r.ops.join(", "), r.executor)
 }
 
-fn explanation_object<'py>(py: Python<'py>, core: &CompiledFunction, e: Explanation) -> PyResult<Bound<'py, PyAny>> {
+fn explanation_object<'py>(
+    py: Python<'py>,
+    core: &CompiledFunction,
+    e: Explanation,
+) -> PyResult<Bound<'py, PyAny>> {
     let graphs: Vec<PyGraph> =
         core.entries().iter().map(|g| PyGraph::new(g.graph().clone(), g.backward_graph().cloned())).collect();
     let kwargs = PyDict::new(py);

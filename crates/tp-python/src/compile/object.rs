@@ -233,7 +233,8 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
     let leaves = flat_call.flat.values.len();
     let mut flat_call = Some(flat_call);
     let built = inner.core.build(&args, &flat.names, &mut |values: &[Value]| {
-        let made = flat_call.take().ok_or_else(|| tp_dispatch::Error::internal("TP9009", "captured twice"))?;
+        let made =
+            flat_call.take().ok_or_else(|| tp_dispatch::Error::internal("TP9009", "captured twice"))?;
         let values = values.get(..leaves).unwrap_or(values);
         let out = made.call(py, &func, values).map_err(error::from_py)?;
         let mut results = Flat::default();

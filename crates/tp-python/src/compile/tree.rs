@@ -49,7 +49,10 @@ pub fn flatten(obj: &Bound<'_, PyAny>, name: &str, numbers: Numbers, flat: &mut 
 
 fn walk(obj: &Bound<'_, PyAny>, name: &str, numbers: Numbers, flat: &mut Flat, depth: usize) -> Result<Tree> {
     if depth > MAX_DEPTH {
-        return Err(Error::capture("TP4010", format!("'{name}' is nested more than {MAX_DEPTH} levels deep")));
+        return Err(Error::capture(
+            "TP4010",
+            format!("'{name}' is nested more than {MAX_DEPTH} levels deep"),
+        ));
     }
     if let Some(v) = leaf(obj, numbers)? {
         flat.values.push(v);
@@ -67,7 +70,14 @@ fn walk(obj: &Bound<'_, PyAny>, name: &str, numbers: Numbers, flat: &mut Flat, d
         return Ok(Tree::Tuple(sequence(&items, name, numbers, flat, depth, ('(', ')'))?));
     }
     if let Ok(list) = obj.cast_exact::<PyList>() {
-        return Ok(Tree::List(sequence(&list.iter().collect::<Vec<_>>(), name, numbers, flat, depth, ('[', ']'))?));
+        return Ok(Tree::List(sequence(
+            &list.iter().collect::<Vec<_>>(),
+            name,
+            numbers,
+            flat,
+            depth,
+            ('[', ']'),
+        )?));
     }
     if let Ok(dict) = obj.cast_exact::<PyDict>() {
         flat.shape.push('{');
@@ -113,7 +123,7 @@ fn leaf(obj: &Bound<'_, PyAny>, numbers: Numbers) -> Result<Option<Value>> {
         if numbers == Numbers::Fixed {
             return Ok(None);
         }
-        Ok(plain(p)?)
+        plain(p)
     }
 }
 
@@ -128,7 +138,10 @@ pub unsafe fn plain(p: x::Obj) -> Result<Option<Value>> {
         if p == ffi::Py_None() {
             return Ok(Some(Value::None));
         }
-        if ty == &raw mut ffi::PyLong_Type || ty == &raw mut ffi::PyFloat_Type || ty == &raw mut ffi::PyBool_Type {
+        if ty == &raw mut ffi::PyLong_Type
+            || ty == &raw mut ffi::PyFloat_Type
+            || ty == &raw mut ffi::PyBool_Type
+        {
             return Ok(convert::number(p)?.map(|s| match s {
                 Scalar::Int(v) => Value::Int(v),
                 Scalar::Float(v) => Value::Float(v),
@@ -143,7 +156,11 @@ pub unsafe fn plain(p: x::Obj) -> Result<Option<Value>> {
 }
 
 /// Rebuilds the object from flat values.
-pub fn unflatten<'py>(py: Python<'py>, tree: &Tree, values: &mut dyn Iterator<Item = Value>) -> PyResult<Bound<'py, PyAny>> {
+pub fn unflatten<'py>(
+    py: Python<'py>,
+    tree: &Tree,
+    values: &mut dyn Iterator<Item = Value>,
+) -> PyResult<Bound<'py, PyAny>> {
     Ok(match tree {
         Tree::Leaf => {
             let v = values.next().unwrap_or(Value::None);
@@ -164,7 +181,11 @@ pub fn unflatten<'py>(py: Python<'py>, tree: &Tree, values: &mut dyn Iterator<It
     })
 }
 
-fn all<'py>(py: Python<'py>, parts: &[Tree], values: &mut dyn Iterator<Item = Value>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+fn all<'py>(
+    py: Python<'py>,
+    parts: &[Tree],
+    values: &mut dyn Iterator<Item = Value>,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
     parts.iter().map(|p| unflatten(py, p, values)).collect()
 }
 
@@ -213,7 +234,12 @@ impl FlatCall {
     }
 
     /// Calls `func` with `values` in the places of the leaves.
-    pub fn call<'py>(&self, py: Python<'py>, func: &Bound<'py, PyAny>, values: &[Value]) -> PyResult<Bound<'py, PyAny>> {
+    pub fn call<'py>(
+        &self,
+        py: Python<'py>,
+        func: &Bound<'py, PyAny>,
+        values: &[Value],
+    ) -> PyResult<Bound<'py, PyAny>> {
         let mut values = values.iter().cloned();
         let args = PyTuple::new(py, all(py, &self.args, &mut values)?)?;
         if self.kwargs.is_empty() {

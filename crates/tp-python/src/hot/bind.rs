@@ -31,7 +31,11 @@ impl CalleeInfo {
             Some(v) => unsafe { convert::value_to_object(v) },
             None => ptr::null_mut(),
         };
-        Rc::new(CalleeInfo { def: def.clone(), names, defaults: def.params.all.iter().map(default).collect() })
+        Rc::new(CalleeInfo {
+            def: def.clone(),
+            names,
+            defaults: def.params.all.iter().map(default).collect(),
+        })
     }
 }
 
@@ -107,13 +111,17 @@ pub unsafe fn place(op: &str, info: &CalleeInfo, given: Given, skip_first: usize
     }
     for k in 0..given.keywords() {
         // SAFETY: a tuple of `str`, values follow the positional arguments.
-        let (name, value) = unsafe { (ffi::PyTuple_GetItem(given.kwnames, k as isize), given.at(given.nargs + k)) };
+        let (name, value) =
+            unsafe { (ffi::PyTuple_GetItem(given.kwnames, k as isize), given.at(given.nargs + k)) };
         // SAFETY: live objects.
         let i = unsafe { slot_of(info, name) }.ok_or_else(|| unsafe { unknown_keyword(op, info, name) })?;
         if !slots[i].is_null() {
-            return Err(Error::argument("TP1004", format!("argument '{}' was given twice", params.all[i].name))
-                .with_op(op)
-                .note(signature(info)));
+            return Err(Error::argument(
+                "TP1004",
+                format!("argument '{}' was given twice", params.all[i].name),
+            )
+            .with_op(op)
+            .note(signature(info)));
         }
         slots[i] = value;
     }

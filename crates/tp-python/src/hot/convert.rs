@@ -39,7 +39,8 @@ pub unsafe fn object_to_arg<'a>(op: &str, p: &Param, obj: Obj, scratch: &mut Scr
 unsafe fn wrong(op: &str, p: &Param, obj: Obj) -> Error {
     // SAFETY: live object.
     let got = unsafe { x::type_name(obj) };
-    let mut e = Error::argument("TP1002", format!("argument '{}' must be {}, got {got}", p.name, p.type_text));
+    let mut e =
+        Error::argument("TP1002", format!("argument '{}' must be {}, got {got}", p.name, p.type_text));
     if matches!(p.kind, ParamKind::Tensor | ParamKind::Tensors) {
         // SAFETY: live object.
         if let Some(way) = unsafe { foreign_array(obj) } {
@@ -114,7 +115,11 @@ unsafe fn number_slow(obj: Obj) -> Result<Option<Scalar>> {
         }
         if ffi::PyObject_HasAttrString(obj, c"__float__".as_ptr()) != 0 {
             let v = ffi::PyFloat_AsDouble(obj);
-            return if v == -1.0 && !ffi::PyErr_Occurred().is_null() { clear_none() } else { Ok(Some(Scalar::Float(v))) };
+            return if v == -1.0 && !ffi::PyErr_Occurred().is_null() {
+                clear_none()
+            } else {
+                Ok(Some(Scalar::Float(v)))
+            };
         }
         Ok(None)
     }
@@ -215,13 +220,25 @@ unsafe fn list(op: &str, p: &Param, obj: Obj) -> Result<Option<Value>> {
     unsafe {
         let Some(items) = sequence(obj) else { return single(p, obj) };
         let out = match p.kind {
-            ParamKind::Ints => Value::Ints(items.iter().map(|o| element(op, p, *o, int)).collect::<Result<_>>()?),
-            ParamKind::Floats => Value::Floats(items.iter().map(|o| element(op, p, *o, float)).collect::<Result<_>>()?),
-            ParamKind::Bools => Value::Bools(items.iter().map(|o| element(op, p, *o, boolean)).collect::<Result<_>>()?),
-            ParamKind::Scalars => Value::Scalars(items.iter().map(|o| element(op, p, *o, number)).collect::<Result<_>>()?),
-            ParamKind::Tensors => Value::Tensors(items.iter().map(|o| element(op, p, *o, tensor)).collect::<Result<_>>()?),
+            ParamKind::Ints => {
+                Value::Ints(items.iter().map(|o| element(op, p, *o, int)).collect::<Result<_>>()?)
+            }
+            ParamKind::Floats => {
+                Value::Floats(items.iter().map(|o| element(op, p, *o, float)).collect::<Result<_>>()?)
+            }
+            ParamKind::Bools => {
+                Value::Bools(items.iter().map(|o| element(op, p, *o, boolean)).collect::<Result<_>>()?)
+            }
+            ParamKind::Scalars => {
+                Value::Scalars(items.iter().map(|o| element(op, p, *o, number)).collect::<Result<_>>()?)
+            }
+            ParamKind::Tensors => {
+                Value::Tensors(items.iter().map(|o| element(op, p, *o, tensor)).collect::<Result<_>>()?)
+            }
             ParamKind::OptTensors => {
-                let one = |o: &Obj| if *o == ffi::Py_None() { Ok(None) } else { element(op, p, *o, tensor).map(Some) };
+                let one = |o: &Obj| {
+                    if *o == ffi::Py_None() { Ok(None) } else { element(op, p, *o, tensor).map(Some) }
+                };
                 Value::OptTensors(items.iter().map(one).collect::<Result<_>>()?)
             }
             _ => return Ok(None),
@@ -255,7 +272,8 @@ unsafe fn element<T>(op: &str, p: &Param, obj: Obj, read: unsafe fn(Obj) -> Resu
 unsafe fn wrong_element(op: &str, p: &Param, obj: Obj) -> Error {
     // SAFETY: live object.
     let got = unsafe { x::type_name(obj) };
-    Error::argument("TP1009", format!("argument '{}' must be {}, but it holds a {got}", p.name, p.type_text)).with_op(op)
+    Error::argument("TP1009", format!("argument '{}' must be {}, but it holds a {got}", p.name, p.type_text))
+        .with_op(op)
 }
 
 /// A new reference, or null with an exception set.

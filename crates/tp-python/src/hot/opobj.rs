@@ -75,7 +75,8 @@ unsafe extern "C" fn builtin(self_: Obj, args: *const Obj, nargs: isize, kwnames
 /// # Safety
 /// Lock held; `op` is an op object. The function's table entry is leaked, once per name.
 pub unsafe fn function(op: Obj, name: &str, doc: &str, module: Obj) -> Obj {
-    let text = |s: &str| Box::leak(s.replace('\0', "").into_bytes().into_iter().chain([0]).collect::<Box<[u8]>>());
+    let text =
+        |s: &str| Box::leak(s.replace('\0', "").into_bytes().into_iter().chain([0]).collect::<Box<[u8]>>());
     let def = Box::leak(Box::new(ffi::PyMethodDef {
         ml_name: text(name).as_ptr().cast(),
         ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: builtin },

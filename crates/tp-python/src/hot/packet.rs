@@ -193,7 +193,8 @@ unsafe fn general(p: &Packet, given: Given) -> Result<Obj> {
         e = e.note(format!("{}: {}", op.full_name(), miss.message()));
     }
     // What to do about an argument is the same for every overload; where the schema is, each line above says.
-    let advice = misses.first().map_or(&[][..], |m| m.notes()).iter().filter(|n| !n.starts_with("declared as "));
+    let advice =
+        misses.first().map_or(&[][..], |m| m.notes()).iter().filter(|n| !n.starts_with("declared as "));
     for note in advice {
         e = e.note(note.as_str());
     }

@@ -42,7 +42,14 @@ impl PyKernel {
     pub unsafe fn new(func: Obj, schema: &Schema, role: Role) -> PyKernel {
         let positional = schema.positional_count();
         // SAFETY: lock held.
-        unsafe { PyKernel { func: ffi::Py_NewRef(func), positional, kwnames: keyword_names(schema, positional), role } }
+        unsafe {
+            PyKernel {
+                func: ffi::Py_NewRef(func),
+                positional,
+                kwnames: keyword_names(schema, positional),
+                role,
+            }
+        }
     }
 
     /// # Safety
@@ -117,7 +124,8 @@ pub fn from_rust(call: &Call<'_>, body: impl FnOnce(*const Obj) -> Result<()>) -
         // SAFETY: lock held.
         let objects: SmallVec<[Obj; 8]> =
             call.args.iter().map(|a| unsafe { convert::value_to_object(&a.to_value()) }).collect();
-        let out = if objects.iter().any(|o| o.is_null()) { Err(error::fetch()) } else { body(objects.as_ptr()) };
+        let out =
+            if objects.iter().any(|o| o.is_null()) { Err(error::fetch()) } else { body(objects.as_ptr()) };
         for o in objects {
             // SAFETY: owned references.
             unsafe { ffi::Py_XDECREF(o) };
@@ -158,7 +166,11 @@ unsafe fn take_many(call: &Call<'_>, declared: &[Return], out: Obj, rets: &mut R
                     return Err(returned(call, "no tuple", &format!("a tuple of {}", many.len()), out));
                 };
                 if items.len() != many.len() {
-                    let message = format!("the kernel returned {} values, the schema declares {}", items.len(), many.len());
+                    let message = format!(
+                        "the kernel returned {} values, the schema declares {}",
+                        items.len(),
+                        many.len()
+                    );
                     return Err(Error::contract("TP3201", message)
                         .with_op(call.op.name())
                         .note(format!("schema: {}", call.def.schema)));
@@ -182,7 +194,9 @@ unsafe fn result(call: &Call<'_>, i: usize, ty: &ArgType, obj: Obj) -> Result<Va
             T::Optional(inner) => return result(call, i, inner, obj),
             T::Tensor => shell::is_tensor(obj).then(|| Value::Tensor(shell::tensor_of(obj).clone())),
             T::Int | T::SymInt => convert::int(obj)?.map(Value::Int),
-            T::Bool | T::SymBool => (obj == ffi::Py_True() || obj == ffi::Py_False()).then(|| Value::Bool(obj == ffi::Py_True())),
+            T::Bool | T::SymBool => {
+                (obj == ffi::Py_True() || obj == ffi::Py_False()).then(|| Value::Bool(obj == ffi::Py_True()))
+            }
             T::Float => convert::number(obj)?.map(|s| Value::Float(s.to::<f64>())),
             T::Scalar | T::Number => convert::number(obj)?.map(number_value),
             T::Str => x::str_of(obj).map(|s| Value::Str(s.into())),

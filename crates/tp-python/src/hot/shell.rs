@@ -12,6 +12,7 @@
 
 use super::ffi::{self as x, Obj};
 use pyo3::ffi;
+use std::cell::UnsafeCell;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -58,13 +59,13 @@ pub unsafe fn tensor_of<'a>(op: Obj) -> &'a Tensor {
 
 const FREE_LIMIT: usize = 16_384;
 
-struct FreeList {
-    items: Vec<*mut Shell>,
-}
+/// Shells without a tensor, ready for the next one.
+struct FreeList(UnsafeCell<Vec<*mut Shell>>);
 
-/// # Safety
-/// Touched only with the interpreter lock held, and never across a call that may run Python code.
-static mut FREE: FreeList = FreeList { items: Vec::new() };
+// SAFETY: touched only with the interpreter lock held, and never across a call that may run Python code.
+unsafe impl Sync for FreeList {}
+
+static FREE: FreeList = FreeList(UnsafeCell::new(Vec::new()));
 
 /// A new reference to the shell of `tensor`: the live one, or a fresh one.
 ///
@@ -102,8 +103,8 @@ pub unsafe fn wrap_ref(tensor: &Tensor) -> Obj {
 unsafe fn wrap_fresh(tensor: Tensor) -> Obj {
     // SAFETY: lock held; a popped shell has its head, type and empty weak list intact.
     unsafe {
-        let list = &mut *(&raw mut FREE);
-        let op = match list.items.pop() {
+        let free = &mut *FREE.0.get();
+        let op = match free.pop() {
             Some(shell) => {
                 let op: Obj = shell.cast();
                 ptr::write((&raw mut (*op).ob_refcnt).cast::<isize>(), 1);
@@ -134,12 +135,12 @@ pub unsafe fn unwrap(op: Obj) -> Tensor {
     unsafe {
         let shell = op.cast::<Shell>();
         let t = &(*shell).tensor;
-        let list = &mut *(&raw mut FREE);
+        let free = &mut *FREE.0.get();
         let alone = ffi::Py_REFCNT(op) == 1 && (*shell).weak.is_null() && !t.is_tracked();
-        if alone && list.items.len() < FREE_LIMIT {
+        if alone && free.len() < FREE_LIMIT {
             t.set_host(ptr::null_mut());
             let tensor = ptr::read(&raw const *(&raw const (*shell).tensor).cast::<Tensor>());
-            list.items.push(shell);
+            free.push(shell);
             return tensor;
         }
         let tensor = Tensor::clone(t);
@@ -192,9 +193,9 @@ pub unsafe extern "C" fn dealloc(op: Obj) {
             ffi::PyObject_ClearWeakRefs(op);
         }
         std::mem::ManuallyDrop::drop(&mut (*shell).tensor);
-        let list = &mut *(&raw mut FREE);
-        if list.items.len() < FREE_LIMIT {
-            list.items.push(shell);
+        let free = &mut *FREE.0.get();
+        if free.len() < FREE_LIMIT {
+            free.push(shell);
         } else {
             let ty = x::type_of(op);
             x::PyObject_GC_Del(op.cast());

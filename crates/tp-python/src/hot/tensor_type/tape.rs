@@ -81,7 +81,10 @@ unsafe extern "C" fn backward(op: Obj, args: *const Obj, nargs: isize, kwnames: 
         let mut given: [Obj; 3] = [ptr::null_mut(); 3];
         let nargs = nargs as usize;
         if nargs > given.len() {
-            return Err(Error::argument("TP1005", format!("backward takes at most 3 arguments, got {nargs}")));
+            return Err(Error::argument(
+                "TP1005",
+                format!("backward takes at most 3 arguments, got {nargs}"),
+            ));
         }
         for (i, slot) in given.iter_mut().enumerate().take(nargs) {
             *slot = *args.add(i);
@@ -96,7 +99,8 @@ unsafe extern "C" fn backward(op: Obj, args: *const Obj, nargs: isize, kwnames: 
             given[i] = *args.add(nargs + k);
         }
         let gradient = optional(given[0], "gradient")?.cloned();
-        let retain = if given[1].is_null() || given[1] == ffi::Py_None() { None } else { Some(truth(given[1])?) };
+        let retain =
+            if given[1].is_null() || given[1] == ffi::Py_None() { None } else { Some(truth(given[1])?) };
         let create = !given[2].is_null() && truth(given[2])?;
         autograd::backward_one(this(op), gradient, retain, create)?;
         Ok(new_ref(ffi::Py_None()))
@@ -131,7 +135,12 @@ pub fn attributes() -> Vec<ffi::PyGetSetDef> {
         closure: ptr::null_mut(),
     };
     vec![
-        entry(c"requires_grad", requires_grad, Some(set_requires_grad as ffi::setter), c"Whether operations on this tensor are recorded."),
+        entry(
+            c"requires_grad",
+            requires_grad,
+            Some(set_requires_grad as ffi::setter),
+            c"Whether operations on this tensor are recorded.",
+        ),
         entry(c"grad", grad, Some(set_grad as ffi::setter), c"The gradient that backward left, or None."),
         entry(c"is_leaf", is_leaf, None, c"Whether no recorded operation made this tensor."),
         entry(c"grad_fn", grad_fn, None, c"The recorded operation that made this tensor, or None."),
