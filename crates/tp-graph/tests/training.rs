@@ -136,13 +136,13 @@ fn the_node_is_freed_versioned_and_refuses_double_backward() {
     let loss = |rets: &Rets| of(&rets[0]).clone();
 
     let once = loss(&call(&f, &args, &layer).unwrap());
-    backward(&[once.clone()], &[], GradOptions::default(), &[]).unwrap();
+    backward(std::slice::from_ref(&once), &[], GradOptions::default(), &[]).unwrap();
     let e = backward(&[once], &[], GradOptions::default(), &[]).unwrap_err();
     assert_eq!((e.kind(), e.code()), (ErrorKind::Autograd, "TP3004"));
 
     let kept = loss(&call(&f, &args, &layer).unwrap());
     let retain = GradOptions { retain_graph: Some(true), ..GradOptions::default() };
-    let first = grad(&[kept.clone()], &p, &[], retain).unwrap();
+    let first = grad(std::slice::from_ref(&kept), &p, &[], retain).unwrap();
     let retain = GradOptions { retain_graph: Some(true), ..GradOptions::default() };
     let second = grad(&[kept], &p, &[], retain).unwrap();
     assert_eq!(values(first[1].as_ref().unwrap()), values(second[1].as_ref().unwrap()));
