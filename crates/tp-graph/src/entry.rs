@@ -12,7 +12,7 @@ use crate::training::{self, BackwardStamps, Training};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
-use tp_dispatch::{Arg, Error, FallbackReason, Result, Rets, Value, state};
+use tp_dispatch::{Arg, Error, FallbackReason, KeySet, Result, Rets, Value, state};
 use tp_tensor::Tensor;
 
 pub struct Entry {
@@ -50,13 +50,12 @@ impl Entry {
     #[inline]
     pub(crate) unsafe fn run_guarded(self: &Arc<Self>, args: &[Arg<'_>], rets: &mut Rets) -> Result<()> {
         if let (Some(fast), None) = (&self.plan.fast, &self.training)
-            && !state::is_tracing()
+            && !is_tracing()
         {
             let input = |i: usize| self.tensor(args, self.inputs[i]);
             // SAFETY: the guards hold, so the inputs fit.
             let out = unsafe { fast.run(input)? };
-            rets.clear();
-            rets.push(Value::Tensor(out));
+            set_one(rets, out);
             last::note_one(self.function, self, fast.kernel.marker());
             return Ok(());
         }
@@ -144,6 +143,25 @@ impl Entry {
     pub(crate) fn report(&self, forward: &Stamps, backward: Option<&Stamps>) -> RunReport {
         let backward = self.training.as_ref().zip(backward).map_or_else(Vec::new, |(t, s)| s.report(&t.plan));
         RunReport { forward: forward.report(&self.plan), backward, graph: self.number }
+    }
+}
+
+/// The slow bit is off in nearly every call, and quicker to read.
+#[inline(always)]
+fn is_tracing() -> bool {
+    state::with(|s| s.slow_bit() != KeySet::EMPTY) && state::is_tracing()
+}
+
+/// `rets` becomes one tensor. Built in place: pushing a value made on the stack reads it back wider than it was
+/// written, which costs as much as the rest of a short call.
+#[inline(always)]
+fn set_one(rets: &mut Rets, out: Tensor) {
+    rets.clear();
+    rets.reserve(1);
+    // SAFETY: there is room for one, and nothing is there.
+    unsafe {
+        rets.as_mut_ptr().write(Value::Tensor(out));
+        rets.set_len(1);
     }
 }
 

@@ -5,7 +5,7 @@ use crate::entry::Entry;
 use crate::report::RunReport;
 use crate::stamp::Stamps;
 use crate::training::BackwardStamps;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
 use tp_dispatch::{CodegenMarker, FallbackReason};
 
@@ -19,10 +19,16 @@ struct Last {
 }
 
 thread_local! {
+    /// The function and entry that the record of a one-region run on this thread is already about. Needs no
+    /// destructor, so it is cheap to reach; a function's number and its entries' addresses are never used again
+    /// while the function lives.
+    static NOTED: Cell<(u32, *const Entry)> = const { Cell::new((0, std::ptr::null())) };
     static LAST: RefCell<Vec<Option<Box<Last>>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Every change of a record goes through here.
 fn with<R>(function: u32, f: impl FnOnce(&mut Last) -> R) -> R {
+    NOTED.set((0, std::ptr::null()));
     LAST.with_borrow_mut(|all| {
         let at = function as usize;
         if all.len() <= at {
@@ -32,15 +38,21 @@ fn with<R>(function: u32, f: impl FnOnce(&mut Last) -> R) -> R {
     })
 }
 
-/// A run of a plan with one region.
+/// A run of a plan with one region, whose marker is always the same.
 #[inline]
 pub(crate) fn note_one(function: u32, entry: &Arc<Entry>, marker: &Arc<CodegenMarker>) {
-    with(function, |last| {
-        if last.eager.is_some() || last.entry.as_ptr() != Arc::as_ptr(entry) {
-            *last = Last { entry: Arc::downgrade(entry), forward: Stamps::new(1), ..Last::default() };
-        }
-        last.forward.set(0, marker);
-    });
+    let this = (function, Arc::as_ptr(entry));
+    if NOTED.get() != this {
+        note_first(function, entry, marker);
+        NOTED.set(this);
+    }
+}
+
+#[cold]
+fn note_first(function: u32, entry: &Arc<Entry>, marker: &Arc<CodegenMarker>) {
+    let mut forward = Stamps::new(1);
+    forward.set(0, marker);
+    note(function, entry, forward, None);
 }
 
 pub(crate) fn note(function: u32, entry: &Arc<Entry>, forward: Stamps, backward: Option<BackwardStamps>) {
@@ -74,6 +86,7 @@ pub(crate) fn report(function: u32) -> Option<RunReport> {
 
 /// Forgets a function that is gone. Other threads keep a small empty record.
 pub(crate) fn forget(function: u32) {
+    NOTED.set((0, std::ptr::null()));
     // During thread teardown there is nothing left to forget.
     let _ = LAST.try_with(|all| {
         if let Ok(mut all) = all.try_borrow_mut()

@@ -117,6 +117,8 @@ pub struct Plan {
 /// One flat native region with one output, which is all the graph returns. Its inputs are the graph's.
 pub(crate) struct Fast {
     pub inputs: SmallVec<[u32; FAST_INPUTS]>,
+    /// An input of the output's sizes on the CPU: quicker to make the output from.
+    pub like: Option<u32>,
     pub output: TensorSpec,
     pub kernel: Arc<NativeKernel>,
 }

@@ -69,7 +69,11 @@ impl Fast {
         for (read, &i) in reads.iter_mut().zip(&self.inputs) {
             *read = input(i as usize)?.data_ptr().cast_const();
         }
-        let out = Tensor::empty(&self.output.sizes, self.output.dtype, self.output.device)?;
+        let spec = &self.output;
+        let out = match self.like {
+            Some(i) => Tensor::empty_like_contiguous(input(i as usize)?, spec.dtype)?,
+            None => Tensor::empty(&spec.sizes, spec.dtype, spec.device)?,
+        };
         // SAFETY: the caller's promise; the output is fresh.
         unsafe { self.kernel.run_short(&reads[..self.inputs.len()], out.data_ptr())? };
         Ok(out)
