@@ -33,7 +33,9 @@ fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
 
 #[cold]
 fn specs(call: &Call<'_>, edges: &[Edge], rets: &Rets) -> Box<[Spec]> {
-    let mut specs: Vec<Spec> = edges.iter().filter_map(|e| input_of(call, e)).map(Spec::of).collect();
+    // Of exact size, so that the box needs no second allocation.
+    let mut specs: Vec<Spec> = Vec::with_capacity(edges.len() + count(rets) as usize);
+    specs.extend(edges.iter().filter_map(|e| input_of(call, e)).map(Spec::of));
     rets.iter().for_each(|v| v.for_each_tensor(|t| specs.push(Spec::of(t))));
     specs.into()
 }
