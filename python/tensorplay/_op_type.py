@@ -127,6 +127,10 @@ def _getattr(op: CustomOpDef, name: str) -> Any:
         found = _native.get_op(f"{base}.{name}")
         if found is not None:
             return found
+        # A builtin pickles as an attribute of the op it is bound to.
+        builtin = _native.builtins.get(name)
+        if builtin is not None and getattr(builtin, "__self__", None) is op:
+            return builtin
     raise AttributeError(f"{base} has no attribute or overload {name!r}")
 
 
