@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import tensorplay as tp
 
 
 def version() -> str:
-    return metadata.version("tensorplay-dispatch")
+    return tp.__version__
 
 
 def executor(compiled: Any, wanted: str) -> Callable[[], str]:

@@ -94,13 +94,16 @@ fn tensors<F: Function>(a: &Tensor, b: &Tensor) -> Option<Tensor> {
 /// A tensor with a weak number that does not change its dtype.
 #[inline(always)]
 fn number<F: Function, const LEFT: bool>(t: &Tensor, s: Scalar) -> Option<Tensor> {
-    if t.numel() > SMALL || !t.is_contiguous() {
+    // Gradients of sums come expanded: one element stands for all.
+    let expanded = !t.is_contiguous();
+    if t.numel() > SMALL || (expanded && t.strides().iter().any(|&stride| stride != 0)) {
         return None;
     }
     macro_rules! run {
         ($f:ident) => {{
             let s: $f = s.to();
-            map(t, |p: *const $f, i| if LEFT { F::$f(s, at(p, i)) } else { F::$f(at(p, i), s) })
+            let one = |p: *const $f, i| if LEFT { F::$f(s, at(p, i)) } else { F::$f(at(p, i), s) };
+            if expanded { map(t, |p, _| one(p, 0)) } else { map(t, one) }
         }};
     }
     let ints = F::INTS && s.category() != Category::Float;

@@ -23,7 +23,20 @@ pub struct State {
     pub unpacked: Vec<Result<Option<Tensor>>>,
     pub not_differentiable: Vec<Tensor>,
     pub no_materialize: bool,
-    pub needs: Option<Py<PyAny>>,
+    pub needs: Needs,
+}
+
+/// Which inputs need a gradient.
+#[derive(Default)]
+pub enum Needs {
+    #[default]
+    Unknown,
+    /// One bit per positional input, none of them a list; the tuple is made when it is asked for.
+    Bits {
+        bits: u64,
+        inputs: usize,
+    },
+    Object(Py<PyAny>),
 }
 
 impl Context {
@@ -82,9 +95,13 @@ impl Context {
 
     /// One bool per positional input, always of full length; a nested list for list inputs.
     #[getter]
-    fn needs_input_grad(&self, py: Python<'_>) -> Py<PyAny> {
-        self.with(|s| {
-            s.needs.as_ref().map_or_else(|| PyTuple::empty(py).into_any().unbind(), |n| n.clone_ref(py))
+    fn needs_input_grad<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.with(|s| match &s.needs {
+            Needs::Unknown => Ok(PyTuple::empty(py).into_any()),
+            Needs::Bits { bits, inputs } => {
+                Ok(PyTuple::new(py, (0..*inputs).map(|i| bits >> i & 1 == 1))?.into_any())
+            }
+            Needs::Object(tuple) => Ok(tuple.bind(py).clone()),
         })
     }
 

@@ -1,13 +1,14 @@
 //! A differentiation rule written in Python: `setup_context` when a call is recorded, `backward` when its gradients
 //! are asked for.
 
-use super::context::{Context, boolean, object};
+use super::context::{Context, Needs, boolean, object};
 use crate::error;
-use crate::hot::ffi::Obj;
+use crate::hot::ffi::{self as x, Obj};
 use crate::hot::{convert, queue, shell};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use pyo3::{IntoPyObjectExt, ffi};
+use smallvec::{SmallVec, smallvec};
 use std::any::Any;
 use std::sync::Arc;
 use tp_autograd::rule::{BackwardCtx, Gradients, VjpRule, wrong_count};
@@ -70,7 +71,7 @@ impl PyRule {
     ) -> Result<()> {
         let ctx = Bound::new(py, Context::new()).map_err(error::from_py)?;
         let needs = self.needs_tuple(py, call.args, &|a| saver.needs(a), &|a, i| saver.needs_item(a, i));
-        ctx.get().with(|s| s.needs = needs.ok().map(|t| t.into_any().unbind()));
+        ctx.get().with(|s| s.needs = needs.map_or(Needs::Unknown, |t| Needs::Object(t.into_any().unbind())));
         self.call_setup(py, &ctx, call, rets).map_err(error::from_py)?;
         let (tensors, plain, skip) = ctx.get().with(|s| {
             (std::mem::take(&mut s.to_save), s.no_materialize, std::mem::take(&mut s.not_differentiable))
@@ -138,7 +139,7 @@ impl PyRule {
         py: Python<'py>,
         ctx: &BackwardCtx<'_>,
         grads: &[Option<Tensor>],
-    ) -> Result<Vec<Bound<'py, PyAny>>> {
+    ) -> Result<SmallVec<[Bound<'py, PyAny>; 2]>> {
         let materialize = ctx.bits() & NO_MATERIALIZE == 0;
         let mut nr = 0;
         let mut next = || -> Result<Bound<'py, PyAny>> {
@@ -153,7 +154,7 @@ impl PyRule {
         };
         let counts = ctx.values();
         let mut lists = 0;
-        let mut out = Vec::with_capacity(self.returns.len());
+        let mut out = SmallVec::new();
         for kind in &self.returns {
             out.push(match kind {
                 Return::Tensor => next()?,
@@ -178,15 +179,14 @@ impl PyRule {
         out: &mut Gradients<'_>,
     ) -> Result<()> {
         let n = self.inputs.len();
-        let single = [result.clone()];
-        let items: Vec<Bound<'_, PyAny>> = match result.cast::<PyTuple>() {
+        let items: SmallVec<[Bound<'_, PyAny>; 2]> = match result.cast::<PyTuple>() {
             Ok(t) => t.iter().collect(),
             Err(_) if result.is_instance_of::<PyList>() && !(n == 1 && self.inputs[0].1) => {
                 return Err(
                     Error::contract("TP3204", "backward must return a tuple, got a list").with_op(&self.op)
                 );
             }
-            Err(_) => single.to_vec(),
+            Err(_) => smallvec![result.clone()],
         };
         if items.len() != n {
             return Err(wrong_count(&self.op, n, items.len()));
@@ -283,17 +283,22 @@ impl VjpRule for PyRule {
                 Some(p) => p.0.bind(py).clone(),
                 None => Bound::new(py, Context::new()).map_err(error::from_py)?,
             };
-            let needs = PyTuple::new(py, (0..self.inputs.len()).map(|i| self.needs_of(py, ctx, i)));
             let unpacked = (0..ctx.saved_count()).map(|k| ctx.saved_opt(k)).collect();
+            let needs = self.needs_of(py, ctx);
             object.get().with(|s| {
                 s.unpacked = unpacked;
-                s.needs = needs.ok().map(|t| t.into_any().unbind());
+                s.needs = needs;
             });
-            let mut args = vec![object.clone().into_any()];
-            args.extend(self.gradients(py, ctx, grads)?);
-            // SAFETY: a live callable.
-            let f = unsafe { Bound::from_borrowed_ptr(py, self.backward) };
-            let result = PyTuple::new(py, args).and_then(|args| f.call1(args));
+            let grads = self.gradients(py, ctx, grads)?;
+            let mut args: SmallVec<[Obj; 4]> = SmallVec::new();
+            args.push(object.as_ptr());
+            args.extend(grads.iter().map(|g| g.as_ptr()));
+            // SAFETY: a live callable and live arguments.
+            let result = unsafe {
+                let out =
+                    x::PyObject_Vectorcall(self.backward, args.as_ptr(), args.len(), std::ptr::null_mut());
+                Bound::from_owned_ptr_or_err(py, out)
+            };
             let gone = object.get().with(|s| std::mem::take(&mut s.unpacked));
             drop(gone);
             self.store(py, &result.map_err(error::from_py)?, ctx, out)
@@ -317,13 +322,22 @@ impl VjpRule for PyRule {
 }
 
 impl PyRule {
-    fn needs_of<'py>(&self, py: Python<'py>, ctx: &BackwardCtx<'_>, i: usize) -> Bound<'py, PyAny> {
-        if !self.inputs[i].1 {
-            return boolean(py, ctx.needs(i));
+    fn needs_of(&self, py: Python<'_>, ctx: &BackwardCtx<'_>) -> Needs {
+        let inputs = self.inputs.len();
+        if inputs <= 64 && !self.inputs.iter().any(|(_, is_list)| *is_list) {
+            let bits = ctx.edges().iter().fold(0u64, |bits, e| bits | 1 << (e.arg() & 63));
+            return Needs::Bits { bits, inputs };
         }
-        let n = ctx.edges().iter().filter(|e| e.arg() == i).map(|e| e.index() + 1).max().unwrap_or(0);
-        let list = PyList::new(py, (0..n).map(|k| ctx.needs_item(i, k)));
-        list.map_or_else(|_| py.None().into_bound(py), Bound::into_any)
+        let one = |i: usize| {
+            if !self.inputs[i].1 {
+                return boolean(py, ctx.needs(i));
+            }
+            let n = ctx.edges().iter().filter(|e| e.arg() == i).map(|e| e.index() + 1).max().unwrap_or(0);
+            let list = PyList::new(py, (0..n).map(|k| ctx.needs_item(i, k)));
+            list.map_or_else(|_| py.None().into_bound(py), Bound::into_any)
+        };
+        let tuple = PyTuple::new(py, (0..inputs).map(one));
+        tuple.map_or(Needs::Unknown, |t| Needs::Object(t.into_any().unbind()))
     }
 }
 
