@@ -18,7 +18,7 @@ const GRAIN: usize = 1 << 15;
 /// A row this long is shared by threads, block by block.
 const LONG: usize = 1 << 18;
 /// Rows of a column reduction that are one piece of work.
-const TALL: usize = 1 << 12;
+const TALL: usize = 1 << 10;
 
 /// A contiguous tensor whose reduced axes are the middle one of three.
 pub struct Middle {
@@ -177,7 +177,7 @@ impl Job<'_> {
         let (tasks, cost) = (outer * strips, n.min(TALL) * COLUMNS.min(inner));
         if pieces == 1 {
             pool::parallel_for(tasks, GRAIN.div_ceil(cost.max(1)), |range| {
-                let mut sums = [F::IDENTITY; COLUMNS];
+                let mut sums = vec![F::IDENTITY; COLUMNS.min(inner)];
                 vectorized(|| {
                     for task in range {
                         let sums = &mut sums[..strip(task).2];

@@ -13,9 +13,9 @@ use tp_tensor::scalar::{Bool, Element};
 const LANES: usize = 64;
 /// Elements of a block.
 pub const BLOCK: usize = 4096;
-/// Columns that are accumulated side by side: a row of them is a few cache lines, all accumulators stay in the
+/// Columns that are accumulated side by side: a row of them is a page at most, all accumulators stay in the
 /// first-level cache.
-pub const COLUMNS: usize = 512;
+pub const COLUMNS: usize = 2048;
 /// Rows added into one accumulator before partial results are added pairwise.
 const RUN: usize = 64;
 

@@ -1,5 +1,5 @@
-//! Softmax along an axis that is not the last: strips of neighbouring columns, each while it is in cache, without
-//! turning the tensor around.
+//! Softmax along an axis that is not the last: strips of neighbouring columns, row by row, without turning the
+//! tensor around.
 
 use crate::cpu::isa::vectorized;
 use crate::cpu::pointwise::UNLOCK;
@@ -9,12 +9,13 @@ use crate::cpu::softmax::{GRAIN, Real, exp_kernel};
 use std::sync::{Mutex, PoisonError};
 use tp_dispatch::Result;
 use tp_dispatch::host::without_lock;
-use tp_expr::tile::Strided;
 use tp_expr::{ExprError, TileKernel, pool};
 use tp_tensor::Tensor;
 
 /// Columns of a strip.
-const STRIP: usize = 64;
+const STRIP: usize = 512;
+/// Rows whose exponentials are added while they are in cache.
+const ROWS: usize = 64;
 
 /// A contiguous [outer, n, inner] to be normalised along the middle.
 struct Job<'a, T> {
@@ -62,28 +63,27 @@ impl<T: Real> Job<'_, T> {
     /// # Safety
     /// `width` columns from `start` on lie within both tensors.
     unsafe fn strip(&self, start: usize, width: usize) -> std::result::Result<(), ExprError> {
-        let (x, out, step) = (self.x.at(start), self.out.at(start), self.inner as isize);
+        let (x, out, step) = (self.x.at(start), self.out.at(start), self.inner);
         let mut largest = [T::Max::IDENTITY; STRIP];
         let mut total = [T::Sum::IDENTITY; STRIP];
+        let (largest, total) = (&mut largest[..width], &mut total[..width]);
         // SAFETY: the caller's promise.
         unsafe {
-            vectorized(|| columns::<T::Max>(x, self.n, step, &mut largest[..width]));
-            let across = [step, 1];
-            self.exp.run(
-                &[self.n, width],
-                &[
-                    Strided { ptr: x.cast(), strides: &across },
-                    Strided { ptr: largest.as_mut_ptr().cast(), strides: &[0, 1] },
-                ],
-                &[Strided { ptr: out.cast(), strides: &across }],
-            )?;
-            vectorized(|| columns::<T::Sum>(out, self.n, step, &mut total[..width]));
-            for t in &mut total[..width] {
+            vectorized(|| columns::<T::Max>(x, self.n, step as isize, largest));
+            for top in (0..self.n).step_by(ROWS) {
+                let rows = ROWS.min(self.n - top);
+                for i in top..top + rows {
+                    let from = [x.add(i * step).cast_const().cast(), largest.as_ptr().cast()];
+                    self.exp.run_flat(width, &from, 0, &[out.add(i * step).cast()])?;
+                }
+                vectorized(|| columns::<T::Sum>(out.add(top * step), rows, step as isize, total));
+            }
+            for t in total.iter_mut() {
                 *t = if self.log { t.ln() } else { t.inverse() };
             }
             vectorized(|| {
                 for i in 0..self.n {
-                    let (from, to) = (x.offset(i as isize * step), out.offset(i as isize * step));
+                    let (from, to) = (x.add(i * step), out.add(i * step));
                     for k in 0..width {
                         let value = if self.log {
                             from.add(k).read_unaligned() - largest[k] - total[k]
