@@ -7,7 +7,7 @@ use crate::key::{DispatchKey, KeySet};
 use crate::op::OpHandle;
 use crate::outcome::CallEvent;
 use crate::select::{self, KernelEntry, Rejected};
-use crate::state::{self, InDispatch};
+use crate::state::{self, CallState, InDispatch};
 use crate::table::{self, DispatchTable};
 use crate::value::{Arg, Rets};
 use crate::{GradRule, OpDef, marker};
@@ -20,6 +20,8 @@ pub struct Session<'t> {
     op: OpHandle,
     def: &'t Arc<OpDef>,
     table: &'t DispatchTable,
+    /// This thread's state: looking it up costs as much as the rest of the key computation.
+    state: *const CallState,
     _inside: InDispatch,
 }
 
@@ -27,11 +29,11 @@ impl Session<'_> {
     /// Enters dispatch; an error when the op was unregistered.
     #[inline(always)]
     pub fn open<'t>(op: OpHandle) -> Result<Session<'t>> {
-        let inside = state::with(|s| s.enter());
+        let (inside, state) = state::with(|s| (s.enter(), std::ptr::from_ref(s)));
         // SAFETY: inside dispatch for as long as the session lives.
         let table: &'t DispatchTable = unsafe { op.table() };
         match &table.def {
-            Some(def) => Ok(Session { op, def, table, _inside: inside }),
+            Some(def) => Ok(Session { op, def, table, state, _inside: inside }),
             None => Err(table::unregistered_error(op.name())),
         }
     }
@@ -73,7 +75,8 @@ impl Session<'_> {
         } else if bits & (keybits::CPU | keybits::CUDA) == keybits::CPU | keybits::CUDA {
             check_devices(self.op, args)?;
         }
-        let keys = state::with(|s| s.effective(bits));
+        // SAFETY: the state lives as long as its thread, which a session (it is not Send) never leaves.
+        let keys = unsafe { (*self.state).effective(bits) };
         self.table.run(&Call { op: self.op, def: self.def, args, keys, host }, rets)
     }
 }

@@ -35,4 +35,4 @@ pub use op::{OpDef, OpHandle, OpId};
 pub use outcome::{CallEvent, CodegenMarker, FallbackReason, Phase};
 pub use registry::{Registration, Registry};
 pub use schema::{Schema, SchemaError};
-pub use value::{Arg, Rets, Value};
+pub use value::{Arg, Rets, Value, pop_only_tensor, push_tensor};

@@ -53,6 +53,36 @@ pub enum Value {
 /// What a kernel gives back, one value per declared return.
 pub type Rets = SmallVec<[Value; 2]>;
 
+/// `rets.push(Value::Tensor(t))`, written in place: a push by value copies what was just stored in parts, and the
+/// processor has to wait for the parts.
+#[inline(always)]
+pub fn push_tensor(rets: &mut Rets, t: Tensor) {
+    let n = rets.len();
+    if n == rets.capacity() {
+        rets.reserve(1);
+    }
+    // SAFETY: there is room for one more, and it is initialised before it counts.
+    unsafe {
+        rets.as_mut_ptr().add(n).write(Value::Tensor(t));
+        rets.set_len(n + 1);
+    }
+}
+
+/// The tensor of a call that returned exactly one, taken without moving the value around; None for anything else.
+#[inline(always)]
+pub fn pop_only_tensor(rets: &mut Rets) -> Option<Tensor> {
+    if rets.len() != 1 {
+        return None;
+    }
+    let Value::Tensor(t) = &rets[0] else { return None };
+    // SAFETY: the length is set to zero, so that the tensor is not dropped with the list.
+    unsafe {
+        let t = std::ptr::read(t);
+        rets.set_len(0);
+        Some(t)
+    }
+}
+
 impl<'a> Arg<'a> {
     #[inline]
     pub fn tensor(&self) -> Option<&'a Tensor> {

@@ -12,7 +12,7 @@ use crate::training::{self, BackwardStamps, Training};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
-use tp_dispatch::{Arg, Error, FallbackReason, KeySet, Result, Rets, Value, state};
+use tp_dispatch::{Arg, Error, FallbackReason, KeySet, Result, Rets, push_tensor, state};
 use tp_tensor::Tensor;
 
 pub struct Entry {
@@ -55,7 +55,8 @@ impl Entry {
             let input = |i: usize| self.tensor(args, self.inputs[i]);
             // SAFETY: the guards hold, so the inputs fit.
             let out = unsafe { fast.run(input)? };
-            set_one(rets, out);
+            rets.clear();
+            push_tensor(rets, out);
             last::note_one(self.function, self, fast.kernel.marker());
             return Ok(());
         }
@@ -150,19 +151,6 @@ impl Entry {
 #[inline(always)]
 fn is_tracing() -> bool {
     state::with(|s| s.slow_bit() != KeySet::EMPTY) && state::is_tracing()
-}
-
-/// `rets` becomes one tensor. Built in place: pushing a value made on the stack reads it back wider than it was
-/// written, which costs as much as the rest of a short call.
-#[inline(always)]
-fn set_one(rets: &mut Rets, out: Tensor) {
-    rets.clear();
-    rets.reserve(1);
-    // SAFETY: there is room for one, and nothing is there.
-    unsafe {
-        rets.as_mut_ptr().write(Value::Tensor(out));
-        rets.set_len(1);
-    }
 }
 
 fn planned(plan: &Plan, backward: bool) -> Vec<PlannedRegion> {

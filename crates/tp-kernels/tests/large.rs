@@ -98,7 +98,9 @@ fn extremes_over_any_axes() {
 
 #[test]
 fn many_columns_and_many_slabs() {
-    for sizes in [&[3, 9000, 2][..], &[2, 5000, 600], &[4000, 3, 5]] {
+    assert_eq!(run("sum", &[t(&f32s(&[5000, 0], &[])), Arg::Ints(&[0])]).sizes(), [0]);
+    assert_eq!(values(&run("sum", &[t(&f32s(&[0, 5000], &[])), Arg::Ints(&[0])])), [0.0; 5000]);
+    for sizes in [&[3, 9000, 2][..], &[2, 5000, 600], &[4000, 3, 5], &[3, 40, 2500]] {
         let x = noise(sizes, DType::F32);
         assert_close(&run("sum", &[t(&x), Arg::Ints(&[1])]), &sums(&x, &[1]), 1e-4);
         let total = run("sum", &[t(&run("astype", &[t(&x), Arg::DType(DType::Bool)])), Arg::Ints(&[1])]);

@@ -2,7 +2,7 @@
 //! one number. Everything else, and every large call, goes through the tile kernel of the row's expression; the
 //! tests hold these loops to it.
 
-use tp_dispatch::{Arg, Call, Rets, Value};
+use tp_dispatch::{Arg, Call, Rets, push_tensor};
 use tp_tensor::dtype::Category;
 use tp_tensor::scalar::Element;
 use tp_tensor::{DType, Scalar, Tensor};
@@ -64,7 +64,7 @@ fn binary<F: Function>(call: &Call<'_>, rets: &mut Rets) -> bool {
     };
     match out {
         Some(out) => {
-            rets.push(Value::Tensor(out));
+            push_tensor(rets, out);
             true
         }
         None => false,
@@ -126,7 +126,7 @@ pub fn neg(call: &Call<'_>, rets: &mut Rets) -> bool {
         DType::F64 => map(x, |p: *const f64, i| -at(p, i)),
         _ => None,
     };
-    out.map(|t| rets.push(Value::Tensor(t))).is_some()
+    out.map(|t| push_tensor(rets, t)).is_some()
 }
 
 #[inline(always)]

@@ -85,6 +85,9 @@ pub fn reduce<F: Fold, O: Element>(
 ) -> Result<Tensor> {
     let middle = Middle::new(x, r)?;
     let out = Tensor::empty(&r.sizes, O::DTYPE, Device::CPU)?;
+    if out.numel() == 0 {
+        return Ok(out);
+    }
     let job = Job { middle: &middle, out: &out };
     let work = || match (middle.inner, middle.n) {
         (1, n) if n < LONG => job.rows::<F, O>(&finish),
@@ -152,7 +155,7 @@ impl Job<'_> {
         }
     }
 
-    /// Strips of columns; where rows are many, pieces of them, which are joined in order.
+    /// Strips of columns; where rows are many, pieces of them, which are joined pairwise.
     fn columns<F: Fold, O: Element>(&self, finish: &(impl Fn(F::Acc) -> O + Sync)) {
         let Middle { outer, n, inner, .. } = *self.middle;
         let (strips, pieces) = (inner.div_ceil(COLUMNS), n.div_ceil(TALL).max(1));
@@ -189,25 +192,37 @@ impl Job<'_> {
             });
             return;
         }
-        let mut partial = vec![F::IDENTITY; tasks * pieces * COLUMNS];
+        let wide = COLUMNS.min(inner);
+        let mut partial = vec![F::IDENTITY; tasks * pieces * wide];
         let slots = SharedMut::new(partial.as_mut_ptr());
         pool::parallel_for(tasks * pieces, GRAIN.div_ceil(cost.max(1)), |range| {
             vectorized(|| {
                 for i in range {
                     let width = strip(i / pieces).2;
                     // SAFETY: part i of the partial results, which belongs to this thread.
-                    let out = unsafe { std::slice::from_raw_parts_mut(slots.at(i * COLUMNS), width) };
+                    let out = unsafe { std::slice::from_raw_parts_mut(slots.at(i * wide), width) };
                     fold(i / pieces, i % pieces, out);
                 }
             });
         });
-        for (task, parts) in partial.chunks_exact_mut(pieces * COLUMNS).enumerate() {
-            let (first, later) = parts.split_at_mut(COLUMNS);
-            for part in later.chunks_exact(COLUMNS) {
-                first.iter_mut().zip(part).for_each(|(a, b)| *a = F::join(*a, *b));
-            }
-            give(task, &first[..strip(task).2]);
+        for (task, parts) in partial.chunks_exact_mut(pieces * wide).enumerate() {
+            join_pairwise::<F>(parts, wide);
+            give(task, &parts[..strip(task).2]);
         }
+    }
+}
+
+/// Joins parts of `wide` accumulators each into the first one: neighbours, then neighbouring pairs, and so on.
+fn join_pairwise<F: Fold>(parts: &mut [F::Acc], wide: usize) {
+    let mut step = wide;
+    while step < parts.len() {
+        for pair in parts.chunks_mut(2 * step).filter(|pair| pair.len() > step) {
+            let (earlier, later) = pair.split_at_mut(step);
+            for (a, b) in earlier[..wide].iter_mut().zip(&later[..wide]) {
+                *a = F::join(*a, *b);
+            }
+        }
+        step *= 2;
     }
 }
 

@@ -11,7 +11,7 @@ use tp_dispatch::host::HostVisitor;
 use tp_dispatch::kernel::{Call, KernelObject};
 use tp_dispatch::schema::{ArgType, Return};
 use tp_dispatch::state::KeyGuard;
-use tp_dispatch::{Error, Result, Rets, Schema, Value, check};
+use tp_dispatch::{Error, Result, Rets, Schema, Value, check, push_tensor};
 use tp_tensor::{Scalar, Tensor};
 
 /// What a Python function stands for.
@@ -141,7 +141,7 @@ unsafe fn take_results(call: &Call<'_>, out: Obj, rets: &mut Rets) -> Result<()>
     // SAFETY: an owned live object.
     unsafe {
         if declared.len() == 1 && shell::is_tensor(out) {
-            rets.push(Value::Tensor(shell::unwrap(out)));
+            push_tensor(rets, shell::unwrap(out));
             return Ok(());
         }
         let done = take_many(call, declared, out, rets);

@@ -7,7 +7,7 @@ use crate::error;
 use pyo3::ffi;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use tp_dispatch::{Error, Result, Rets, Value};
+use tp_dispatch::{Error, Result, Rets, pop_only_tensor};
 
 /// One new reference for all results: the value itself for one, None for none, a tuple for several.
 ///
@@ -16,10 +16,7 @@ use tp_dispatch::{Error, Result, Rets, Value};
 #[inline(always)]
 pub unsafe fn finish(rets: Rets) -> Obj {
     let mut rets = rets;
-    if rets.len() == 1
-        && let Some(Value::Tensor(_)) = rets.first()
-    {
-        let Some(Value::Tensor(t)) = rets.pop() else { return ptr::null_mut() };
+    if let Some(t) = pop_only_tensor(&mut rets) {
         // SAFETY: lock held.
         return unsafe { shell::wrap(t) };
     }
