@@ -28,7 +28,7 @@ impl LoopNest {
     pub fn new(shape: &[i64], operands: &[(&[i64], &[i64])]) -> LoopNest {
         let strides: SmallVec<[Dims; 4]> =
             operands.iter().map(|(sizes, strides)| broadcast_strides(sizes, strides, shape)).collect();
-        let mut nest = LoopNest { sizes: shape.into(), strides };
+        let mut nest = LoopNest { sizes: Dims::from_slice(shape), strides };
         nest.collapse();
         nest
     }

@@ -91,7 +91,7 @@ pub fn normalize_axis(axis: i64, ndim: usize) -> Result<usize> {
 
 impl Layout {
     pub fn contiguous(sizes: &[i64]) -> Layout {
-        Layout { sizes: sizes.into(), strides: contiguous_strides(sizes), offset: 0 }
+        Layout { sizes: Dims::from_slice(sizes), strides: contiguous_strides(sizes), offset: 0 }
     }
 
     pub fn ndim(&self) -> usize {
@@ -137,7 +137,8 @@ impl Layout {
     /// Broadcast view: new leading dimensions and dimensions of size 1 get stride 0; -1 keeps a size.
     pub fn expand(&self, to: &[i64]) -> Result<Layout> {
         let lead = to.len().checked_sub(self.ndim()).ok_or_else(|| self.no_expand(to, 0, 0, 0))?;
-        let mut out = Layout { sizes: to.into(), strides: smallvec![0; to.len()], offset: self.offset };
+        let mut out =
+            Layout { sizes: Dims::from_slice(to), strides: smallvec![0; to.len()], offset: self.offset };
         for axis in 0..to.len() {
             if axis < lead {
                 if to[axis] < 0 {
@@ -253,7 +254,7 @@ impl Layout {
                 return None;
             }
         }
-        Some(Layout { sizes: sizes.into(), strides, offset: self.offset })
+        Some(Layout { sizes: Dims::from_slice(sizes), strides, offset: self.offset })
     }
 
     /// Smallest and one past the largest element index reached; (offset, offset) for empty tensors.

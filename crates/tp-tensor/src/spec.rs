@@ -17,14 +17,19 @@ impl TensorSpec {
     /// A C-contiguous spec. Symbolic sizes give symbolic strides only where the capture scope names products;
     /// here a stride behind a symbolic size is that symbol when it is the innermost one, else left opaque.
     pub fn contiguous(sizes: &[i64], dtype: DType, device: Device) -> TensorSpec {
-        TensorSpec { dtype, sizes: sizes.into(), strides: layout::contiguous_strides(sizes), device }
+        TensorSpec {
+            dtype,
+            sizes: Dims::from_slice(sizes),
+            strides: layout::contiguous_strides(sizes),
+            device,
+        }
     }
 
     pub fn of(t: &Tensor) -> TensorSpec {
         TensorSpec {
             dtype: t.dtype(),
-            sizes: t.sizes().into(),
-            strides: t.strides().into(),
+            sizes: Dims::from_slice(t.sizes()),
+            strides: Dims::from_slice(t.strides()),
             device: t.device(),
         }
     }

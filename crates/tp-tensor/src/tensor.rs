@@ -2,7 +2,7 @@
 //! tensors are made is in `make`.
 
 use crate::device::Device;
-use crate::dim::Dim;
+use crate::dim::{Dim, Dims};
 use crate::dtype::DType;
 use crate::header::{ExtBox, ExtHead, INLINE_DIMS, TensorExt, TensorHeader, flag, keybits};
 use crate::layout::Layout;
@@ -89,7 +89,11 @@ impl Tensor {
     }
 
     pub fn layout(&self) -> Layout {
-        Layout { sizes: self.sizes().into(), strides: self.strides().into(), offset: self.offset() }
+        Layout {
+            sizes: Dims::from_slice(self.sizes()),
+            strides: Dims::from_slice(self.strides()),
+            offset: self.offset(),
+        }
     }
 
     #[inline]

@@ -33,7 +33,7 @@ pub struct Spec {
 
 impl Spec {
     pub fn of(t: &Tensor) -> Spec {
-        Spec { sizes: t.sizes().into(), dtype: t.dtype(), device: t.device() }
+        Spec { sizes: Dims::from_slice(t.sizes()), dtype: t.dtype(), device: t.device() }
     }
 }
 

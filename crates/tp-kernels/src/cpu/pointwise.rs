@@ -139,7 +139,7 @@ pub fn broadcast_shape<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<
     let mut shape: Option<Dims> = None;
     for t in tensors {
         shape = Some(match shape {
-            None => t.sizes().into(),
+            None => Dims::from_slice(t.sizes()),
             Some(s) if s.as_slice() == t.sizes() => s,
             Some(s) => layout::broadcast(&s, t.sizes())?,
         });
