@@ -82,11 +82,18 @@ fn tensors<F: Function>(a: &Tensor, b: &Tensor) -> Option<Tensor> {
     if !fits {
         return None;
     }
+    // The second pointer is read once: behind a write to the output the compiler would have to read it again.
+    macro_rules! run {
+        ($f:ident) => {{
+            let q: *const $f = b.data_ptr().cast_const().cast();
+            map(a, |p: *const $f, i| F::$f(at(p, i), at(q, i)))
+        }};
+    }
     match dtype {
-        DType::F32 => map(a, |p: *const f32, i| F::f32(at(p, i), at(b.data_ptr().cast(), i))),
-        DType::F64 => map(a, |p: *const f64, i| F::f64(at(p, i), at(b.data_ptr().cast(), i))),
-        DType::I64 if F::INTS => map(a, |p: *const i64, i| F::i64(at(p, i), at(b.data_ptr().cast(), i))),
-        DType::I32 if F::INTS => map(a, |p: *const i32, i| F::i32(at(p, i), at(b.data_ptr().cast(), i))),
+        DType::F32 => run!(f32),
+        DType::F64 => run!(f64),
+        DType::I64 if F::INTS => run!(i64),
+        DType::I32 if F::INTS => run!(i32),
         _ => None,
     }
 }
