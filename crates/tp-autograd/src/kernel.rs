@@ -1,8 +1,8 @@
 //! The Autograd layer's kernel: runs the call below this layer, and records a node when an input needs a gradient.
 
-use crate::inplace;
-use crate::resolve::resolve;
+use crate::resolve::{self, resolve};
 use crate::tape::{self, Edge, Recipe, Saved, Saver, Spec, flag};
+use crate::{anomaly, inplace};
 use tp_dispatch::{Arg, Call, DispatchKey, Registry, Result, Rets, Value, redispatch};
 use tp_tensor::Tensor;
 
@@ -12,6 +12,12 @@ pub fn install() {
 }
 
 fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    if let Some(rule) = resolve::expression(call)
+        && !anomaly::is_on()
+        && !tape::hooks_active()
+    {
+        return rule.record(call, rets);
+    }
     if call.def.effects.mutates {
         return inplace::autograd(call, rets);
     }

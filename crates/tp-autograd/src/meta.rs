@@ -60,13 +60,12 @@ pub(crate) fn set_history(t: &Tensor, node: NodeRef, nr: u32) {
     if node.reaches_host() {
         t.set_needs_tracking();
     }
+    if t.ext::<AutogradMeta>().is_some() {
+        return rebase(t, node, nr);
+    }
     let version = t.storage().version();
     t.mark_requires_grad_fresh();
-    let mut node = Some(node);
-    t.ext_or_install(|| AutogradMeta::new(node.take(), nr, version));
-    if let Some(node) = node {
-        rebase(t, node, nr);
-    }
+    t.ext_install_fresh(AutogradMeta::new(Some(node), nr, version));
 }
 
 /// Gives a tensor another history: it was written to in place.

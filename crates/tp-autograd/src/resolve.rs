@@ -18,23 +18,35 @@ struct Resolved {
     def: Arc<OpDef>,
     /// Static, so that a copy counts no reference.
     rule: Option<Rule>,
+    /// The same rule, where calls of the op can be recorded the short way.
+    expression: Option<&'static ExprRule>,
 }
 
 const SLOTS: usize = 1024;
 
 static BUILT_IN: [AtomicPtr<Resolved>; SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS];
 
+/// What was resolved for the definition that a call uses, if it was.
+#[inline]
+fn known(call: &Call<'_>) -> Option<&'static Resolved> {
+    let slot = BUILT_IN.get(call.op.id().0 as usize)?;
+    // SAFETY: entries are never freed.
+    let hit = unsafe { slot.load(Ordering::Acquire).as_ref() }?;
+    Arc::ptr_eq(&hit.def, call.def).then_some(hit)
+}
+
+/// The rule of a call that can be recorded the short way; None also before the op's first recorded call.
+#[inline]
+pub(crate) fn expression(call: &Call<'_>) -> Option<&'static ExprRule> {
+    known(call)?.expression
+}
+
 #[inline]
 pub(crate) fn resolve(call: &Call<'_>) -> Result<Found> {
-    if let Some(slot) = BUILT_IN.get(call.op.id().0 as usize) {
-        // SAFETY: entries are never freed.
-        if let Some(hit) = unsafe { slot.load(Ordering::Acquire).as_ref() }
-            && Arc::ptr_eq(&hit.def, call.def)
-        {
-            return Ok(hit.rule.clone());
-        }
+    match known(call) {
+        Some(hit) => Ok(hit.rule.clone()),
+        None => find(call),
     }
-    find(call)
 }
 
 #[cold]
@@ -48,19 +60,23 @@ fn find(call: &Call<'_>) -> Result<Found> {
 
 /// A rule of ours. What it is made into is never freed: built-in descriptions are few and stay.
 fn built_in(call: &Call<'_>) -> Result<Found> {
+    let mut expression = None;
     let rule: Option<&'static dyn VjpRule> = match call.def.grad {
         GradSpec::NotDifferentiable(_) => None,
         GradSpec::Rule(name) => Some(formulas::rule(name).ok_or_else(|| {
             Error::internal("TP9005", format!("no gradient rule is named '{name}'")).with_op(call.op.name())
         })?),
         GradSpec::Expr(texts) => {
-            Some(Box::leak(Box::new(ExprRule::compile(call.op.name(), call.def, texts)?)))
+            let rule: &'static ExprRule =
+                Box::leak(Box::new(ExprRule::compile(call.op.name(), call.def, texts)?));
+            expression = Some(rule).filter(|r| r.is_pure());
+            Some(rule)
         }
         GradSpec::Missing | GradSpec::Custom(_) => return find(call),
     };
     let rule = rule.map(|r| Rule::of(RuleHandle::Static(r)));
     if let Some(slot) = BUILT_IN.get(call.op.id().0 as usize) {
-        let fresh = Box::leak(Box::new(Resolved { def: call.def.clone(), rule: rule.clone() }));
+        let fresh = Box::leak(Box::new(Resolved { def: call.def.clone(), rule: rule.clone(), expression }));
         slot.store(fresh, Ordering::Release);
     }
     Ok(rule)

@@ -145,6 +145,12 @@ impl<'a> BackwardCtx<'a> {
         }
     }
 
+    /// Saved tensor `k` as it lies there; None where it has to be unpacked or tied to the graph first.
+    #[inline]
+    pub(crate) fn saved_ref(&self, k: usize) -> Result<Option<&Tensor>> {
+        self.saved.get(k).map_or(Ok(None), |s| s.borrow(self.node))
+    }
+
     pub fn saved_count(&self) -> usize {
         self.saved.len()
     }
@@ -227,7 +233,7 @@ impl<'a> Gradients<'a> {
     #[inline]
     pub(crate) fn new(edges: &'a [Edge]) -> Gradients<'a> {
         let mut slots = SmallVec::new();
-        slots.resize_with(edges.len(), || None);
+        edges.iter().for_each(|_| slots.push(None));
         Gradients { edges, slots }
     }
 

@@ -8,9 +8,11 @@
 
 use crate::device::Device;
 use crate::dtype::DType;
+use crate::pool;
 use crate::storage::StorageHeader;
+use std::alloc::{Layout, handle_alloc_error};
 use std::any::{Any, TypeId};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64};
 
 /// Bits of `TensorHeader::keys`: which layers a call on this tensor must pass, highest first. tp-dispatch gives
@@ -99,10 +101,33 @@ pub(crate) struct ExtBox<T> {
 }
 
 impl<T: TensorExt> ExtBox<T> {
+    const LAYOUT: Layout = Layout::new::<ExtBox<T>>();
+
+    /// A block of the pool that holds `value`.
+    #[inline]
+    pub(crate) fn new(value: T) -> NonNull<ExtBox<T>> {
+        let Some(block) = pool::node_alloc(Self::LAYOUT) else { handle_alloc_error(Self::LAYOUT) };
+        let fresh = block.cast::<ExtBox<T>>();
+        // SAFETY: a fresh block of the right size.
+        unsafe { fresh.write(ExtBox { head: ExtHead { table: Self::TABLE }, value }) };
+        fresh
+    }
+
+    /// # Safety
+    /// `p` came from `new` and is not used again.
+    #[inline]
+    pub(crate) unsafe fn free(p: *mut ExtBox<T>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            ptr::drop_in_place(p);
+            pool::node_free(NonNull::new_unchecked(p.cast()), Self::LAYOUT);
+        }
+    }
+
     pub(crate) const TABLE: &'static ExtTable = &ExtTable {
         type_id: TypeId::of::<T>,
-        // SAFETY: called once, with a pointer that `Box::into_raw` of an ExtBox<T> gave.
-        drop: |p| drop(unsafe { Box::from_raw(p.cast::<ExtBox<T>>()) }),
+        // SAFETY: called once, with a pointer that `ExtBox::<T>::new` gave.
+        drop: |p| unsafe { ExtBox::<T>::free(p.cast()) },
         // SAFETY: `p` points to an ExtBox<T>.
         as_dyn: |p| unsafe { &raw const (*p.cast::<ExtBox<T>>()).value },
     };

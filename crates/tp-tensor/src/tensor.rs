@@ -4,7 +4,7 @@
 use crate::device::Device;
 use crate::dim::{Dim, Dims};
 use crate::dtype::DType;
-use crate::header::{ExtBox, ExtHead, INLINE_DIMS, TensorExt, TensorHeader, flag, keybits};
+use crate::header::{ExtBox, INLINE_DIMS, TensorExt, TensorHeader, flag, keybits};
 use crate::layout::Layout;
 use crate::pool;
 use crate::storage::{Storage, StorageHeader};
@@ -225,7 +225,12 @@ impl Tensor {
         let p = self.head().ext.load(Ordering::Acquire);
         // SAFETY: an installed extension stays until the header dies, and its table names its type.
         unsafe {
-            if p.is_null() || ((*p).table.type_id)() != TypeId::of::<T>() {
+            if p.is_null() {
+                return None;
+            }
+            // One table per type, mostly: the compiler may make copies, so that only the type decides.
+            let table = (*p).table;
+            if !ptr::eq(table, ExtBox::<T>::TABLE) && (table.type_id)() != TypeId::of::<T>() {
                 return None;
             }
             Some(&(*p.cast::<ExtBox<T>>()).value)
@@ -235,20 +240,26 @@ impl Tensor {
     /// Installs the extension unless there is one already; returns the one that holds.
     pub fn ext_or_install<T: TensorExt>(&self, make: impl FnOnce() -> T) -> Option<&T> {
         if self.head().ext.load(Ordering::Acquire).is_null() {
-            let fresh = Box::into_raw(Box::new(ExtBox {
-                head: ExtHead { table: ExtBox::<T>::TABLE },
-                value: make(),
-            }));
+            let fresh = ExtBox::new(make());
             let slot = &self.head().ext;
-            if slot
-                .compare_exchange(ptr::null_mut(), fresh.cast(), Ordering::AcqRel, Ordering::Acquire)
-                .is_err()
+            let raw = fresh.as_ptr();
+            if slot.compare_exchange(ptr::null_mut(), raw.cast(), Ordering::AcqRel, Ordering::Acquire).is_ok()
             {
-                // SAFETY: nobody else saw it.
-                drop(unsafe { Box::from_raw(fresh) });
+                // SAFETY: installed, so it stays until the header dies.
+                return Some(unsafe { &(*raw).value });
             }
+            // SAFETY: nobody else saw it.
+            unsafe { ExtBox::free(raw) };
         }
         self.ext::<T>()
+    }
+
+    /// Installs the extension of a tensor that has none and that nobody else sees yet: a plain store.
+    #[inline]
+    pub fn ext_install_fresh<T: TensorExt>(&self, value: T) {
+        let slot = &self.head().ext;
+        debug_assert!(slot.load(Ordering::Relaxed).is_null());
+        slot.store(ExtBox::new(value).as_ptr().cast(), Ordering::Release);
     }
 
     /// Whatever extension there is, for the collector.

@@ -69,11 +69,15 @@ pub(super) fn into_leaf(leaf: &Leaf, grad: Tensor) -> Result<()> {
     }
 }
 
+const SMALL: usize = 4096;
+
 /// The new `.grad`; None when the gradient itself can be taken.
 fn combine(before: Option<&Tensor>, grad: &Tensor) -> Result<Option<Tensor>> {
     Ok(match before {
         None if is_ours(grad) || grad.requires_grad() => None,
         None => Some(ops::CLONE.call(&[Arg::Tensor(grad)])?),
+        // Nobody would notice another tensor in its place, and for few elements that is the shorter way.
+        Some(old) if old.nbytes() <= SMALL && is_ours(old) => Some(ops::add(old, grad)?),
         Some(old) if can_write(old, grad) => Some(ops::ADD_.call(&[Arg::Tensor(old), Arg::Tensor(grad)])?),
         Some(old) => Some(ops::add(old, grad)?),
     })

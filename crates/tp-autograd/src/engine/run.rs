@@ -136,6 +136,12 @@ impl Run {
         if !self.claim.holds(node) {
             return self.aside.remove(&id(node)).unwrap_or_default();
         }
+        // SAFETY: this run holds the node, and the reference ends here.
+        if let (1, Some(slot)) = (node.output_count(), unsafe { self.claim.slot(node, 0) }) {
+            let grads = Grads::from_buf([slot.take()]);
+            self.claim.release(node);
+            return grads;
+        }
         let mut grads = Grads::new();
         for nr in 0..node.output_count() as u32 {
             // SAFETY: this run holds the node, and the reference ends here.
@@ -190,10 +196,10 @@ impl Run {
     }
 
     #[inline]
-    fn pass_on(&mut self, node: &NodeRef, out: Gradients<'_>) -> Result<()> {
+    fn pass_on(&mut self, node: &NodeRef, mut out: Gradients<'_>) -> Result<()> {
         let foreign = node.rule().is_foreign();
-        for (k, (edge, grad)) in node.edges().iter().zip(out.slots).enumerate() {
-            let Some(mut grad) = grad else { continue };
+        for (k, (edge, slot)) in node.edges().iter().zip(out.slots.iter_mut()).enumerate() {
+            let Some(mut grad) = slot.take() else { continue };
             if foreign {
                 grad = check::fit_input(node, k, grad)?;
             }

@@ -3,6 +3,7 @@
 //! what must be saved for the formulas that a call needs.
 
 mod parse;
+mod record;
 mod run;
 mod scalar;
 
@@ -10,7 +11,7 @@ use crate::ops;
 use crate::rule::{BackwardCtx, Gradients, VjpRule};
 use crate::tape::Saver;
 use parse::Parser;
-use run::{Formula, Slot};
+use run::{Formula, Slot, Source};
 use smallvec::SmallVec;
 use tp_dispatch::bind::ParamKind;
 use tp_dispatch::{Arg, Call, Error, OpDef, Result, Value};
@@ -33,6 +34,8 @@ pub(crate) struct ExprRule {
     formulas: Box<[Option<Formula>]>,
     /// The variables each formula uses, as bits.
     uses: Box<[u64]>,
+    /// The variables that are tensors, as bits. Variable i is argument i; the output comes last.
+    tensors: u64,
     args: u64,
     /// The argument an in-place op writes to.
     written: Option<usize>,
@@ -61,9 +64,11 @@ impl ExprRule {
                 args |= 1 << i;
             }
         }
+        let tensors = variables.iter().enumerate().fold(0, |bits, (i, v)| bits | u64::from(v.is_tensor) << i);
         Ok(ExprRule {
             name: name.into(),
             variables: variables.into(),
+            tensors,
             uses: formulas.iter().map(|f: &Option<Formula>| f.as_ref().map_or(0, |f| f.uses)).collect(),
             formulas: formulas.into(),
             args,
@@ -75,6 +80,11 @@ impl ExprRule {
     #[inline]
     fn uses(&self, edges: &[crate::tape::Edge]) -> u64 {
         edges.iter().fold(0, |bits, e| bits | self.uses[e.arg()])
+    }
+
+    /// Whether calls can be recorded the short way: the op writes to nothing.
+    pub fn is_pure(&self) -> bool {
+        self.written.is_none()
     }
 
     /// Saved tensors and scalars, by variable.
@@ -98,9 +108,41 @@ impl ExprRule {
         Ok(slots)
     }
 
-    /// Scalars among the variables in use: sizes are saved behind them.
-    fn scalar_count(&self, uses: u64) -> usize {
-        self.variables.iter().enumerate().filter(|(i, v)| uses >> i & 1 == 1 && !v.is_tensor).count()
+    /// A formula of at most one op, over what was saved as it lies there. None for longer ones, and where a saved
+    /// tensor has to be made first.
+    #[inline]
+    fn single(
+        &self,
+        ctx: &BackwardCtx<'_>,
+        formula: &Formula,
+        grad: &Tensor,
+        uses: u64,
+    ) -> Result<Option<Tensor>> {
+        if formula.result == Source::Grad {
+            return Ok(Some(grad.clone()));
+        }
+        let Some((op, args)) = formula.single() else { return Ok(None) };
+        let mut values = [Arg::None; 2];
+        for (value, source) in values.iter_mut().zip(args) {
+            *value = match *source {
+                Source::Grad => Arg::Tensor(grad),
+                Source::Number(s) => Arg::Scalar(s),
+                Source::DType(d) => Arg::DType(d),
+                Source::Step(_) => return Ok(None),
+                Source::Variable(i) => {
+                    let before = uses & !(u64::MAX << i);
+                    if self.tensors >> i & 1 == 0 {
+                        ctx.value((before & !self.tensors).count_ones() as usize).as_arg()
+                    } else {
+                        match ctx.saved_ref((before & self.tensors).count_ones() as usize)? {
+                            Some(t) => Arg::Tensor(t),
+                            None => return Ok(None),
+                        }
+                    }
+                }
+            };
+        }
+        ops::call(op?, &values[..args.len()]).map(Some)
     }
 
     /// What is saved of an argument: itself, or for one about to be overwritten a copy that keeps its history.
@@ -172,11 +214,19 @@ impl VjpRule for ExprRule {
     ) -> Result<()> {
         let Some(Some(grad)) = grads.first() else { return Ok(()) };
         let uses = self.uses(ctx.edges());
-        let slots = self.variables(ctx, uses)?;
-        let mut sizes = self.scalar_count(uses);
+        let mut slots = None;
+        let mut sizes = (uses & !self.tensors).count_ones() as usize;
         for (k, e) in ctx.edges().iter().enumerate() {
             let Some(formula) = &self.formulas[e.arg()] else { continue };
-            let mut g = formula.run(grad, &slots)?;
+            let mut g = match self.single(ctx, formula, grad, uses)? {
+                Some(g) => g,
+                None => {
+                    if slots.is_none() {
+                        slots = Some(self.variables(ctx, uses)?);
+                    }
+                    formula.run(grad, slots.as_deref().unwrap_or_default())?
+                }
+            };
             if ctx.bits() >> k & 1 == 1 {
                 g = ops::sum_to_size(g, ctx.ints(sizes))?;
                 sizes += 1;

@@ -91,13 +91,7 @@ impl Frame<'_> {
     fn step(&self, step: &Step) -> Result<Slot> {
         match step {
             Step::Op { name, op, args } => {
-                let op = match op.get() {
-                    Some(op) => *op,
-                    None => *op.get_or_init({
-                        let found = ops::lookup(name, args.len())?;
-                        move || found
-                    }),
-                };
+                let op = handle(name, op, args.len())?;
                 match *args.as_slice() {
                     [a] => ops::call(op, &[self.arg(a)]),
                     [a, b] => ops::call(op, &[self.arg(a), self.arg(b)]),
@@ -128,7 +122,30 @@ fn fill(grad: &Tensor, s: Scalar) -> Result<Tensor> {
     ops::FULL_LIKE.call(&[Arg::Tensor(grad), Arg::Scalar(s), Arg::None, Arg::None])
 }
 
+/// The op of a step, looked up at its first call.
+#[inline]
+fn handle(name: &str, op: &OnceLock<OpHandle>, args: usize) -> Result<OpHandle> {
+    match op.get() {
+        Some(op) => Ok(*op),
+        None => {
+            let found = ops::lookup(name, args)?;
+            Ok(*op.get_or_init(|| found))
+        }
+    }
+}
+
 impl Formula {
+    /// Op and operands of a formula that is one call of at most two operands.
+    #[inline]
+    pub fn single(&self) -> Option<(Result<OpHandle>, &[Source])> {
+        match (&*self.steps, self.result) {
+            ([Step::Op { name, op, args }], Source::Step(0)) if args.len() <= 2 => {
+                Some((handle(name, op, args.len()), args))
+            }
+            _ => None,
+        }
+    }
+
     /// The formula's value for `grad`.
     #[inline]
     pub fn run(&self, grad: &Tensor, variables: &[Slot]) -> Result<Tensor> {

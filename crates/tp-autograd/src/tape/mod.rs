@@ -1,6 +1,7 @@
 //! The tape: nodes, the edges between them, what they saved, and how a call is recorded. It knows when a node dies
 //! and who may touch its buffers; it does not know formulas, nor in which order nodes run.
 
+mod draft;
 mod drop_list;
 mod extra;
 mod handle;
@@ -16,8 +17,9 @@ pub use packed::{SavedHooks, SavedTensorsHooks};
 pub use record::{Saver, record_node};
 pub use saved::SavedTensor;
 
+pub(crate) use draft::{Counts, Draft, Head, Parts};
 pub(crate) use extra::{GradSlot, Leaf};
 pub(crate) use handle::Claim;
-pub(crate) use node::{Parts, flag};
-pub(crate) use packed::unpack;
-pub(crate) use record::{Edges, Recipe, Saved, collect_edges, tie};
+pub(crate) use node::{flag, tick};
+pub(crate) use packed::{is_active as hooks_active, unpack};
+pub(crate) use record::{Edges, Recipe, Saved, collect_edges, differentiable, tie};

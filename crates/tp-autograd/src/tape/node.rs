@@ -11,13 +11,13 @@ use super::drop_list;
 use super::extra::NodeExtra;
 use super::handle::NodeRef;
 use super::saved::SavedTensor;
-use crate::rule::{RuleHandle, VjpRule};
+use crate::rule::VjpRule;
 use smallvec::SmallVec;
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use tp_dispatch::{Error, ErrorKind, OpHandle, Result, Value};
+use tp_dispatch::{OpHandle, Value};
 use tp_tensor::{Tensor, pool};
 
 pub(crate) mod flag {
@@ -38,19 +38,19 @@ pub(crate) mod flag {
 #[repr(C)]
 pub struct Node {
     pub(super) refs: AtomicU32,
-    flags: AtomicU16,
-    lock: AtomicBool,
+    pub(super) flags: AtomicU16,
+    pub(super) lock: AtomicBool,
     /// Greater than that of every node it has an edge to: decreasing order is a topological order.
-    seq: u64,
-    rule: NonNull<dyn VjpRule>,
-    op: Option<OpHandle>,
-    bits: u64,
+    pub(super) seq: u64,
+    pub(super) rule: NonNull<dyn VjpRule>,
+    pub(super) op: Option<OpHandle>,
+    pub(super) bits: u64,
     pub(super) claim: AtomicUsize,
-    extra: AtomicPtr<NodeExtra>,
+    pub(super) extra: AtomicPtr<NodeExtra>,
     pub(super) outputs: u32,
-    edges: u32,
-    saved: u32,
-    values: u32,
+    pub(super) edges: u32,
+    pub(super) saved: u32,
+    pub(super) values: u32,
 }
 
 // SAFETY: see "Who may touch what".
@@ -88,32 +88,18 @@ impl Edge {
     }
 }
 
-/// What a node is made of.
-pub(crate) struct Parts<'a> {
-    pub rule: RuleHandle,
-    pub op: Option<OpHandle>,
-    pub bits: u64,
-    pub outputs: u32,
-    pub flags: u16,
-    /// Moved out, like the two after it.
-    pub edges: &'a mut SmallVec<[Edge; 2]>,
-    pub saved: &'a mut SmallVec<[SavedTensor; 2]>,
-    pub values: &'a mut SmallVec<[Value; 2]>,
-    pub extra: Option<Box<NodeExtra>>,
-}
-
 static CLOCK: AtomicU64 = AtomicU64::new(1);
 
 /// A Lamport clock: later than every edge, and in one thread later than what was recorded before. The global
 /// value is only a hint, so a lost update between threads does no harm.
 #[inline]
-fn tick(edges: &[Edge]) -> u64 {
-    let before = edges.iter().map(|e| e.node.seq).fold(CLOCK.load(Ordering::Relaxed), u64::max);
+pub(crate) fn tick(newest_edge: u64) -> u64 {
+    let before = newest_edge.max(CLOCK.load(Ordering::Relaxed));
     CLOCK.store(before + 1, Ordering::Relaxed);
     before + 1
 }
 
-fn layout_of(outputs: usize, edges: usize, saved: usize, values: usize) -> Layout {
+pub(super) fn layout_of(outputs: usize, edges: usize, saved: usize, values: usize) -> Layout {
     let tail = outputs * size_of::<Option<Tensor>>()
         + edges * size_of::<Edge>()
         + saved * size_of::<SavedTensor>()
@@ -123,46 +109,6 @@ fn layout_of(outputs: usize, edges: usize, saved: usize, values: usize) -> Layou
 }
 
 impl Node {
-    /// Builds a node from its parts.
-    #[inline]
-    pub(crate) fn create(mut parts: Parts<'_>) -> Result<NodeRef> {
-        let layout =
-            layout_of(parts.outputs as usize, parts.edges.len(), parts.saved.len(), parts.values.len());
-        let Some(block) = pool::node_alloc(layout) else {
-            let message = format!("out of memory: {} bytes for a node of the tape", layout.size());
-            return Err(Error::new(ErrorKind::Memory, "TP1111", message));
-        };
-        let seq = if parts.flags & flag::LEAF != 0 { 0 } else { tick(parts.edges) };
-        let (rule, shared) = parts.rule.into_raw();
-        let flags = parts.flags | if shared { flag::SHARED_RULE } else { 0 };
-        let p = block.cast::<Node>().as_ptr();
-        // SAFETY: a fresh block of the node's size; the parts are moved in and forgotten where they were.
-        unsafe {
-            ptr::write(&raw mut (*p).refs, AtomicU32::new(1));
-            ptr::write(&raw mut (*p).flags, AtomicU16::new(flags));
-            ptr::write(&raw mut (*p).lock, AtomicBool::new(false));
-            ptr::write(&raw mut (*p).seq, seq);
-            ptr::write(&raw mut (*p).rule, rule);
-            ptr::write(&raw mut (*p).op, parts.op);
-            ptr::write(&raw mut (*p).bits, parts.bits);
-            ptr::write(&raw mut (*p).claim, AtomicUsize::new(0));
-            let extra = parts.extra.take().map_or(ptr::null_mut(), Box::into_raw);
-            ptr::write(&raw mut (*p).extra, AtomicPtr::new(extra));
-            ptr::write(&raw mut (*p).outputs, parts.outputs);
-            ptr::write(&raw mut (*p).edges, parts.edges.len() as u32);
-            ptr::write(&raw mut (*p).saved, parts.saved.len() as u32);
-            ptr::write(&raw mut (*p).values, parts.values.len() as u32);
-            let node = &*p;
-            for nr in 0..parts.outputs as usize {
-                ptr::write(node.slots_ptr().add(nr), None);
-            }
-            move_in(parts.edges, node.edges_ptr());
-            move_in(parts.saved, node.saved_ptr());
-            move_in(parts.values, node.values_ptr());
-            Ok(NodeRef(NonNull::new_unchecked(p)))
-        }
-    }
-
     /// # Safety
     /// Nobody owns or uses the node any more.
     pub(super) unsafe fn destroy(node: NonNull<Node>) {
@@ -192,19 +138,19 @@ impl Node {
     }
 
     #[inline]
-    fn edges_ptr(&self) -> *mut Edge {
+    pub(super) fn edges_ptr(&self) -> *mut Edge {
         // SAFETY: edges follow the slots.
         unsafe { self.slots_ptr().add(self.outputs as usize).cast() }
     }
 
     #[inline]
-    fn saved_ptr(&self) -> *mut SavedTensor {
+    pub(super) fn saved_ptr(&self) -> *mut SavedTensor {
         // SAFETY: saved tensors follow the edges.
         unsafe { self.edges_ptr().add(self.edges as usize).cast() }
     }
 
     #[inline]
-    fn values_ptr(&self) -> *mut Value {
+    pub(super) fn values_ptr(&self) -> *mut Value {
         // SAFETY: values follow the saved tensors.
         unsafe { self.saved_ptr().add(self.saved as usize).cast() }
     }
@@ -398,17 +344,5 @@ impl Node {
     pub unsafe fn free_hosted(node: NonNull<Node>) {
         // SAFETY: the caller's promise.
         unsafe { drop_list::push(node) }
-    }
-}
-
-unsafe fn move_in<T, const N: usize>(from: &mut SmallVec<[T; N]>, to: *mut T)
-where
-    [T; N]: smallvec::Array<Item = T>,
-{
-    // SAFETY: `to` has room for all of them; the length is cleared first, so nothing is dropped twice.
-    unsafe {
-        let n = from.len();
-        from.set_len(0);
-        ptr::copy_nonoverlapping(from.as_ptr(), to, n);
     }
 }

@@ -63,9 +63,15 @@ impl Drop for SavedTensorsHooks {
     }
 }
 
+/// Whether hooks are in force on any thread.
+#[inline]
+pub(crate) fn is_active() -> bool {
+    USERS.load(Ordering::Relaxed) != 0
+}
+
 #[inline]
 pub(super) fn active() -> Option<Arc<dyn SavedHooks>> {
-    if USERS.load(Ordering::Relaxed) == 0 {
+    if !is_active() {
         return None;
     }
     STACK.with(|s| s.borrow().last().cloned())

@@ -1,8 +1,9 @@
 //! Recording: which inputs a call needs gradients for, what its rule saves, and tying the outputs to the new node.
 
+use super::draft::Parts;
 use super::extra::{NodeExtra, Spec};
 use super::handle::NodeRef;
-use super::node::{Edge, Node, Parts, flag};
+use super::node::{Edge, Node, flag};
 use super::packed::{self, Packed, SavedHooks};
 use super::saved::{self, SavedTensor};
 use crate::rule::{Rule, RuleHandle, VjpRule};
@@ -242,7 +243,7 @@ pub(crate) fn tie(node: NodeRef, rets: &[Value], saved: &Saved) {
 
 /// An output that already requires grad is an input handed through, with its own history.
 #[inline]
-fn differentiable(t: &Tensor) -> bool {
+pub(crate) fn differentiable(t: &Tensor) -> bool {
     t.dtype().is_float() && !t.requires_grad()
 }
 

@@ -54,12 +54,23 @@ impl SavedTensor {
     /// The tensor as it was saved, or an error when it was written to since. None where none was saved.
     #[inline]
     pub fn unpack(&self, node: &NodeRef) -> Result<Option<Tensor>> {
+        Ok(self.checked(node)?.map(|t| self.again(t.clone(), node)))
+    }
+
+    /// The same without a new reference; None also for an output while gradients are recorded.
+    #[inline]
+    pub(crate) fn borrow(&self, node: &NodeRef) -> Result<Option<&Tensor>> {
+        if self.nr & !PACKED != INPUT && state::is_grad_enabled() {
+            return Ok(None);
+        }
+        self.checked(node)
+    }
+
+    #[inline]
+    fn checked(&self, node: &NodeRef) -> Result<Option<&Tensor>> {
         let Some(t) = &self.tensor else { return Ok(None) };
         let now = t.storage().version();
-        if now != self.version {
-            return Err(self.stale(t, now, node));
-        }
-        Ok(Some(self.again(t.clone(), node)))
+        if now == self.version { Ok(Some(t)) } else { Err(self.stale(t, now, node)) }
     }
 
     /// The saved value as a rule sees it: an output is tied to the graph again while gradients are recorded.
