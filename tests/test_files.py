@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import tensorplay as tp
+from arrays import NUMPY_DTYPES
 from tensorplay.errors import DTypeError, InvalidValueError
-
-NUMPY_DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
 
 
 def test_files_round_trip(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ use tp_dispatch::host::without_lock;
 use tp_dispatch::{Arg, Call, Result, Rets, Value};
 use tp_expr::{ExprError, TileKernel, pool};
 use tp_tensor::layout::normalize_axis;
+use tp_tensor::promote::promote_types;
 use tp_tensor::scalar::Element;
 use tp_tensor::{DType, Device, Tensor};
 
@@ -205,59 +206,46 @@ fn in_strips(x: &Tensor, axis: i64, dtype: DType, log: bool) -> Result<Option<Te
 }
 
 pub fn softmax(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-    let x = call.tensor(0)?;
-    let dtype = rule::mean_dtype(x.dtype());
-    if let Some(out) = in_strips(x, call.int(1)?, dtype, false)? {
-        rets.push(Value::Tensor(out));
-        return Ok(());
-    }
-    let out = along([x], call.int(1)?, dtype, |[x], out, n| match out.dtype() {
-        DType::F64 => softmax_rows::<f64>(x, out, n),
-        _ => softmax_rows::<f32>(x, out, n),
-    })?;
-    rets.push(Value::Tensor(out));
-    Ok(())
+    forward(call, rets, false)
 }
 
 pub fn log_softmax(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-    let x = call.tensor(0)?;
-    let dtype = rule::mean_dtype(x.dtype());
-    if let Some(out) = in_strips(x, call.int(1)?, dtype, true)? {
-        rets.push(Value::Tensor(out));
-        return Ok(());
-    }
-    let out = along([x], call.int(1)?, dtype, |[x], out, n| match out.dtype() {
-        DType::F64 => log_softmax_rows::<f64>(x, out, n),
-        _ => log_softmax_rows::<f32>(x, out, n),
-    })?;
-    rets.push(Value::Tensor(out));
-    Ok(())
+    forward(call, rets, true)
 }
 
-/// The dtype of a backward's result, after its operands have been checked.
-fn backward_dtype(call: &Call<'_>) -> Result<DType> {
-    rule::softmax_backward(call)?;
-    let both = tp_tensor::promote::promote_types(call.tensor(0)?.dtype(), call.tensor(1)?.dtype());
-    Ok(rule::mean_dtype(both))
+fn forward(call: &Call<'_>, rets: &mut Rets, log: bool) -> Result<()> {
+    let (x, axis) = (call.tensor(0)?, call.int(1)?);
+    let dtype = rule::mean_dtype(x.dtype());
+    let out = match in_strips(x, axis, dtype, log)? {
+        Some(out) => out,
+        None => along([x], axis, dtype, |[x], out, n| match (out.dtype(), log) {
+            (DType::F64, false) => softmax_rows::<f64>(x, out, n),
+            (DType::F64, true) => log_softmax_rows::<f64>(x, out, n),
+            (_, false) => softmax_rows::<f32>(x, out, n),
+            (_, true) => log_softmax_rows::<f32>(x, out, n),
+        })?,
+    };
+    rets.push(Value::Tensor(out));
+    Ok(())
 }
 
 pub fn softmax_backward(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-    let dtype = backward_dtype(call)?;
-    let operands = [call.tensor(0)?, call.tensor(1)?];
-    let out = along(operands, call.int(2)?, dtype, |[grad, y], out, n| match out.dtype() {
-        DType::F64 => softmax_backward_rows::<f64>(grad, y, out, n),
-        _ => softmax_backward_rows::<f32>(grad, y, out, n),
-    })?;
-    rets.push(Value::Tensor(out));
-    Ok(())
+    backward(call, rets, false)
 }
 
 pub fn log_softmax_backward(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-    let dtype = backward_dtype(call)?;
+    backward(call, rets, true)
+}
+
+fn backward(call: &Call<'_>, rets: &mut Rets, log: bool) -> Result<()> {
+    rule::softmax_backward(call)?;
     let operands = [call.tensor(0)?, call.tensor(1)?];
-    let out = along(operands, call.int(2)?, dtype, |[grad, y], out, n| match out.dtype() {
-        DType::F64 => log_softmax_backward_rows::<f64>(grad, y, out, n),
-        _ => log_softmax_backward_rows::<f32>(grad, y, out, n),
+    let dtype = rule::mean_dtype(promote_types(operands[0].dtype(), operands[1].dtype()));
+    let out = along(operands, call.int(2)?, dtype, |[grad, y], out, n| match (out.dtype(), log) {
+        (DType::F64, false) => softmax_backward_rows::<f64>(grad, y, out, n),
+        (DType::F64, true) => log_softmax_backward_rows::<f64>(grad, y, out, n),
+        (_, false) => softmax_backward_rows::<f32>(grad, y, out, n),
+        (_, true) => log_softmax_backward_rows::<f32>(grad, y, out, n),
     })?;
     rets.push(Value::Tensor(out));
     Ok(())

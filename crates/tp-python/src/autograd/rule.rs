@@ -171,13 +171,7 @@ impl PyRule {
     }
 
     /// What the rule returned, into the places of the inputs.
-    fn store(
-        &self,
-        py: Python<'_>,
-        result: &Bound<'_, PyAny>,
-        ctx: &BackwardCtx<'_>,
-        out: &mut Gradients<'_>,
-    ) -> Result<()> {
+    fn store(&self, result: &Bound<'_, PyAny>, ctx: &BackwardCtx<'_>, out: &mut Gradients<'_>) -> Result<()> {
         let n = self.inputs.len();
         let items: SmallVec<[Bound<'_, PyAny>; 2]> = match result.cast::<PyTuple>() {
             Ok(t) => t.iter().collect(),
@@ -201,7 +195,6 @@ impl PyRule {
                 out.set(i, self.gradient(name, item)?);
             }
         }
-        let _ = py;
         Ok(())
     }
 
@@ -301,7 +294,7 @@ impl VjpRule for PyRule {
             };
             let gone = object.get().with(|s| std::mem::take(&mut s.unpacked));
             drop(gone);
-            self.store(py, &result.map_err(error::from_py)?, ctx, out)
+            self.store(&result.map_err(error::from_py)?, ctx, out)
         })
     }
 

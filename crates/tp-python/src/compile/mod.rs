@@ -50,9 +50,8 @@ fn compile_function<'py>(
 
 /// The graphs captured so far: one per entry, with `.backward` for training entries.
 #[pyfunction]
-fn compiled_graphs(py: Python<'_>, compiled: &Bound<'_, PyAny>) -> PyResult<Vec<PyGraph>> {
+fn compiled_graphs(compiled: &Bound<'_, PyAny>) -> PyResult<Vec<PyGraph>> {
     let core = object::core(compiled)?;
-    let _ = py;
     Ok(core.entries().iter().map(|e| PyGraph::new(e.graph().clone(), e.backward_graph().cloned())).collect())
 }
 

@@ -4,6 +4,7 @@
 use super::tree::{self, Call, Flat, FlatCall, Numbers, Tree};
 use crate::error;
 use crate::hot::ffi::{self as x, Obj};
+use crate::hot::heap_type::{HeapType, slot};
 use crate::hot::{ret, shell};
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
@@ -335,42 +336,25 @@ unsafe extern "C" fn descr_get(op: Obj, instance: Obj, _owner: Obj) -> Obj {
 /// # Safety
 /// Lock held; called once at import.
 pub unsafe fn init_type() -> *mut ffi::PyTypeObject {
-    let member = |name: &'static std::ffi::CStr, offset: usize| ffi::PyMemberDef {
-        name: name.as_ptr(),
-        type_code: ffi::Py_T_PYSSIZET,
-        offset: offset as ffi::Py_ssize_t,
-        flags: ffi::Py_READONLY,
-        doc: ptr::null(),
+    let made = HeapType {
+        name: c"tensorplay.compiler.CompiledFunction",
+        basicsize: size_of::<CompiledObject>(),
+        flags: ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION | x::HAVE_VECTORCALL,
+        offsets: &[
+            (c"__vectorcalloffset__", std::mem::offset_of!(CompiledObject, vectorcall)),
+            (c"__dictoffset__", std::mem::offset_of!(CompiledObject, dict)),
+            (c"__weaklistoffset__", std::mem::offset_of!(CompiledObject, weak)),
+        ],
+        slots: vec![
+            slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
+            slot(ffi::Py_tp_traverse, traverse as *mut c_void),
+            slot(ffi::Py_tp_clear, clear as *mut c_void),
+            slot(ffi::Py_tp_call, x::PyVectorcall_Call as *mut c_void),
+            slot(ffi::Py_tp_descr_get, descr_get as *mut c_void),
+        ],
     };
-    let members = Box::leak(Box::new([
-        member(c"__vectorcalloffset__", std::mem::offset_of!(CompiledObject, vectorcall)),
-        member(c"__dictoffset__", std::mem::offset_of!(CompiledObject, dict)),
-        member(c"__weaklistoffset__", std::mem::offset_of!(CompiledObject, weak)),
-        // SAFETY: the terminator is all zeros.
-        unsafe { std::mem::zeroed() },
-    ]));
-    let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
-    let mut slots = [
-        slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
-        slot(ffi::Py_tp_traverse, traverse as *mut c_void),
-        slot(ffi::Py_tp_clear, clear as *mut c_void),
-        slot(ffi::Py_tp_call, x::PyVectorcall_Call as *mut c_void),
-        slot(ffi::Py_tp_descr_get, descr_get as *mut c_void),
-        slot(ffi::Py_tp_members, members.as_mut_ptr().cast()),
-        slot(0, ptr::null_mut()),
-    ];
-    let mut spec = ffi::PyType_Spec {
-        name: c"tensorplay.compiler.CompiledFunction".as_ptr(),
-        basicsize: size_of::<CompiledObject>() as c_int,
-        itemsize: 0,
-        flags: (ffi::Py_TPFLAGS_DEFAULT
-            | ffi::Py_TPFLAGS_HAVE_GC
-            | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION
-            | x::HAVE_VECTORCALL) as u32,
-        slots: slots.as_mut_ptr(),
-    };
-    // SAFETY: the spec is copied; members are leaked.
-    let ty = unsafe { ffi::PyType_FromSpec(&mut spec) }.cast::<ffi::PyTypeObject>();
+    // SAFETY: lock held; the functions above have their slots' types.
+    let ty = unsafe { made.create() }.cast::<ffi::PyTypeObject>();
     TYPE.store(ty, Ordering::Release);
     ty
 }

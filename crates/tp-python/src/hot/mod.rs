@@ -14,6 +14,7 @@
 pub mod bind;
 pub mod convert;
 pub mod ffi;
+pub mod heap_type;
 pub mod opobj;
 pub mod packet;
 pub mod predicate;

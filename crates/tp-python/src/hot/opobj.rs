@@ -5,6 +5,7 @@
 
 use super::bind::Given;
 use super::ffi::{self as x, Obj};
+use super::heap_type::{HeapType, slot};
 use super::packet::{self, Packet};
 use super::ret;
 use pyo3::ffi;
@@ -134,39 +135,25 @@ unsafe extern "C" fn no_new(_: *mut ffi::PyTypeObject, _: Obj, _: Obj) -> Obj {
 /// # Safety
 /// Lock held; called once at import.
 pub unsafe fn init_type() -> *mut ffi::PyTypeObject {
-    let member = |name: &'static std::ffi::CStr, offset: usize| ffi::PyMemberDef {
-        name: name.as_ptr(),
-        type_code: ffi::Py_T_PYSSIZET,
-        offset: offset as ffi::Py_ssize_t,
-        flags: ffi::Py_READONLY,
-        doc: ptr::null(),
+    let made = HeapType {
+        name: c"tensorplay.library.CustomOpDef",
+        basicsize: size_of::<OpObject>(),
+        flags: x::HAVE_VECTORCALL,
+        offsets: &[
+            (c"__vectorcalloffset__", std::mem::offset_of!(OpObject, vectorcall)),
+            (c"__dictoffset__", std::mem::offset_of!(OpObject, dict)),
+            (c"__weaklistoffset__", std::mem::offset_of!(OpObject, weak)),
+        ],
+        slots: vec![
+            slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
+            slot(ffi::Py_tp_traverse, traverse as *mut c_void),
+            slot(ffi::Py_tp_clear, clear as *mut c_void),
+            slot(ffi::Py_tp_call, x::PyVectorcall_Call as *mut c_void),
+            slot(ffi::Py_tp_new, no_new as *mut c_void),
+        ],
     };
-    let members = Box::leak(Box::new([
-        member(c"__vectorcalloffset__", std::mem::offset_of!(OpObject, vectorcall)),
-        member(c"__dictoffset__", std::mem::offset_of!(OpObject, dict)),
-        member(c"__weaklistoffset__", std::mem::offset_of!(OpObject, weak)),
-        // SAFETY: the terminator is all zeros.
-        unsafe { std::mem::zeroed() },
-    ]));
-    let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
-    let mut slots = [
-        slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
-        slot(ffi::Py_tp_traverse, traverse as *mut c_void),
-        slot(ffi::Py_tp_clear, clear as *mut c_void),
-        slot(ffi::Py_tp_call, x::PyVectorcall_Call as *mut c_void),
-        slot(ffi::Py_tp_new, no_new as *mut c_void),
-        slot(ffi::Py_tp_members, members.as_mut_ptr().cast()),
-        slot(0, ptr::null_mut()),
-    ];
-    let mut spec = ffi::PyType_Spec {
-        name: c"tensorplay.library.CustomOpDef".as_ptr(),
-        basicsize: size_of::<OpObject>() as c_int,
-        itemsize: 0,
-        flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | x::HAVE_VECTORCALL) as u32,
-        slots: slots.as_mut_ptr(),
-    };
-    // SAFETY: the spec is copied; members are leaked.
-    let ty = unsafe { ffi::PyType_FromSpec(&mut spec) }.cast::<ffi::PyTypeObject>();
+    // SAFETY: lock held; the functions above have their slots' types.
+    let ty = unsafe { made.create() }.cast::<ffi::PyTypeObject>();
     TYPE.store(ty, Ordering::Release);
     ty
 }

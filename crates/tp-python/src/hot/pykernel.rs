@@ -12,7 +12,7 @@ use tp_dispatch::kernel::{Call, KernelObject};
 use tp_dispatch::schema::{ArgType, Return};
 use tp_dispatch::state::KeyGuard;
 use tp_dispatch::{Error, Result, Rets, Schema, Value, check, push_tensor};
-use tp_tensor::{Scalar, Tensor};
+use tp_tensor::Tensor;
 
 /// What a Python function stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -198,9 +198,11 @@ unsafe fn result(call: &Call<'_>, i: usize, ty: &ArgType, obj: Obj) -> Result<Va
                 (obj == ffi::Py_True() || obj == ffi::Py_False()).then(|| Value::Bool(obj == ffi::Py_True()))
             }
             T::Float => convert::number(obj)?.map(|s| Value::Float(s.to::<f64>())),
-            T::Scalar | T::Number => convert::number(obj)?.map(number_value),
+            T::Scalar | T::Number => convert::number(obj)?.map(Value::Scalar),
             T::Str => x::str_of(obj).map(|s| Value::Str(s.into())),
-            T::List(e, _) if **e == T::Tensor => convert::sequence(obj).and_then(tensors).map(Value::Tensors),
+            T::List(e, _) if **e == T::Tensor => {
+                convert::sequence(obj).and_then(|items| tensors(items)).map(Value::Tensors)
+            }
             _ => None,
         };
         found.ok_or_else(|| {
@@ -212,18 +214,13 @@ unsafe fn result(call: &Call<'_>, i: usize, ty: &ArgType, obj: Obj) -> Result<Va
     }
 }
 
-fn number_value(s: Scalar) -> Value {
-    Value::Scalar(s)
-}
-
-unsafe fn tensors_checked(items: Vec<Obj>) -> Option<Box<[Tensor]>> {
+/// The tensors of a list, or None when an element is something else.
+///
+/// # Safety
+/// Live objects.
+unsafe fn tensors(items: Vec<Obj>) -> Option<Box<[Tensor]>> {
     // SAFETY: live objects.
     items.into_iter().map(|o| unsafe { shell::is_tensor(o).then(|| shell::tensor_of(o).clone()) }).collect()
-}
-
-fn tensors(items: Vec<Obj>) -> Option<Box<[Tensor]>> {
-    // SAFETY: items are borrowed from the live result.
-    unsafe { tensors_checked(items) }
 }
 
 #[cold]

@@ -14,11 +14,12 @@ mod scalar;
 mod tape;
 
 use super::ffi::Obj;
+use super::heap_type::{HeapType, slot};
 use super::{ret, shell};
 use crate::error;
 use crate::tensor::dlpack::exchange;
 use pyo3::ffi;
-use std::os::raw::{c_int, c_void};
+use std::os::raw::c_void;
 use std::ptr;
 use tp_dispatch::Result;
 
@@ -47,22 +48,7 @@ unsafe extern "C" fn repr(op: Obj) -> Obj {
     })
 }
 
-fn slot(slot: c_int, pfunc: *mut c_void) -> ffi::PyType_Slot {
-    ffi::PyType_Slot { slot, pfunc }
-}
-
 fn slots() -> Vec<ffi::PyType_Slot> {
-    let members = Box::leak(Box::new([
-        ffi::PyMemberDef {
-            name: c"__weaklistoffset__".as_ptr(),
-            type_code: ffi::Py_T_PYSSIZET,
-            offset: shell::WEAK_OFFSET as ffi::Py_ssize_t,
-            flags: ffi::Py_READONLY,
-            doc: ptr::null(),
-        },
-        // SAFETY: the terminator is all zeros.
-        unsafe { std::mem::zeroed() },
-    ]));
     let mut all = vec![
         slot(ffi::Py_tp_dealloc, shell::dealloc as *mut c_void),
         slot(ffi::Py_tp_traverse, shell::traverse as *mut c_void),
@@ -71,7 +57,6 @@ fn slots() -> Vec<ffi::PyType_Slot> {
         slot(ffi::Py_tp_hash, hash as *mut c_void),
         slot(ffi::Py_tp_repr, repr as *mut c_void),
         slot(ffi::Py_tp_doc, DOC.as_ptr().cast_mut().cast()),
-        slot(ffi::Py_tp_members, members.as_mut_ptr().cast()),
         slot(ffi::Py_tp_methods, methods::table().cast()),
         slot(ffi::Py_tp_getset, getset::table().cast()),
     ];
@@ -79,7 +64,6 @@ fn slots() -> Vec<ffi::PyType_Slot> {
     all.extend(scalar::slots());
     all.extend(indexing::slots());
     all.extend(buffer::slots());
-    all.push(slot(0, ptr::null_mut()));
     all
 }
 
@@ -96,18 +80,17 @@ pub unsafe fn init_type() -> *mut ffi::PyTypeObject {
     let built: Result<*mut ffi::PyTypeObject> = (|| {
         number::resolve()?;
         methods::resolve()?;
-        let mut slots = slots();
-        let mut spec = ffi::PyType_Spec {
-            name: c"tensorplay.Tensor".as_ptr(),
-            basicsize: size_of::<shell::Shell>() as c_int,
-            itemsize: 0,
-            flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC) as u32,
-            slots: slots.as_mut_ptr(),
+        let made = HeapType {
+            name: c"tensorplay.Tensor",
+            basicsize: size_of::<shell::Shell>(),
+            flags: 0,
+            offsets: &[(c"__weaklistoffset__", shell::WEAK_OFFSET)],
+            slots: slots(),
         };
-        // SAFETY: the spec is copied; tables it points to are static or leaked. NumPy leaves operators with a
-        // class to us whose `__array_ufunc__` is None.
+        // SAFETY: tables that slots point to are static or leaked. NumPy leaves operators with a class to us whose
+        // `__array_ufunc__` is None.
         unsafe {
-            let ty = ffi::PyType_FromSpec(&mut spec);
+            let ty = made.create();
             if ty.is_null()
                 || ffi::PyObject_SetAttrString(ty, c"__array_ufunc__".as_ptr(), ffi::Py_None()) != 0
             {
