@@ -425,7 +425,6 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP9009", "A gradient or a capture came twice or for nothing.", _REPORT),
     ("TP9010", "A gradient formula is broken.", _REPORT),
     ("TP9011", "A formula met an operand of the wrong kind.", _REPORT),
-    ("TP9012", "A pointwise op was recorded with more operands than a formula can name.", _REPORT),
     ("TP9101", "A region was run with operands of other types than its own.", _REPORT),
     ("TP9102", "A compiled kernel failed.", _REPORT),
     ("TP9103", "A plan names a tensor that is not there.", _REPORT),

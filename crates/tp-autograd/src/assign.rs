@@ -33,8 +33,8 @@ pub fn assign(base: &Tensor, view: &Tensor, source: &Tensor) -> Result<()> {
     copy(view, source)?;
     drop(mode);
     let rule = Rule::of(RuleHandle::Static(&ASSIGN));
-    let recipe = Recipe { rule, op: None, edges: &mut edges, saved: &mut saved, outputs: 1, flags: 0 };
-    let node = recipe.build(|_| Box::default())?;
+    let recipe = Recipe { rule: &rule, op: None, edges: &mut edges, saved: &mut saved, outputs: 1, flags: 0 };
+    let node = recipe.build(|_, _| {})?;
     meta::rebase(base, node, 0);
     Ok(())
 }

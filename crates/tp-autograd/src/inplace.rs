@@ -28,14 +28,14 @@ pub(crate) fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     run(call, rets, rule, edges)
 }
 
-fn run(call: &Call<'_>, rets: &mut Rets, rule: Rule, mut edges: Edges) -> Result<()> {
+fn run(call: &Call<'_>, rets: &mut Rets, rule: &Rule, mut edges: Edges) -> Result<()> {
     let mut saved = Saved::default();
     rule.get().save_inputs(call, &mut Saver::new(&edges, &mut saved))?;
     redispatch(call, DispatchKey::Autograd, rets)?;
     rule.get().save_outputs(call, rets, &mut Saver::new(&edges, &mut saved))?;
     let outputs = written(call).count() as u32;
     let recipe = Recipe { rule, op: Some(call.op), edges: &mut edges, saved: &mut saved, outputs, flags: 0 };
-    let node = recipe.build(|_| Box::default())?;
+    let node = recipe.build(|_, _| {})?;
     for (nr, t) in written(call).enumerate() {
         if t.dtype().is_float() {
             meta::rebase(t, node.clone(), nr as u32);

@@ -1,9 +1,11 @@
 //! The Autograd layer's kernel: runs the call below this layer, and records a node when an input needs a gradient.
 
+use crate::discard::discard;
 use crate::resolve::{self, resolve};
-use crate::tape::{self, Edge, Recipe, Saved, Saver, Spec, flag};
+use crate::tape::{self, Edge, Recipe, Saved, Saver, flag};
 use crate::{anomaly, inplace};
-use tp_dispatch::{Arg, Call, DispatchKey, Registry, Result, Rets, Value, redispatch};
+use tp_dispatch::dispatcher::redispatch_short;
+use tp_dispatch::{Arg, Call, DispatchKey, Registry, Result, Rets, Value, push_tensor, redispatch};
 use tp_tensor::Tensor;
 
 /// Installs the layer. Once at start-up, before or after ops are defined.
@@ -28,22 +30,21 @@ fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     }
     let mut saved = Saved::default();
     rule.get().save_inputs(call, &mut Saver::new(&edges, &mut saved))?;
-    redispatch(call, DispatchKey::Autograd, rets)?;
+    match redispatch_short(call, DispatchKey::Autograd) {
+        Some(out) => push_tensor(rets, out),
+        None => redispatch(call, DispatchKey::Autograd, rets)?,
+    }
     rule.get().save_outputs(call, rets, &mut Saver::new(&edges, &mut saved))?;
     let (outputs, flags) = (count(rets), view_flag(call, rets));
     let recipe = Recipe { rule, op: Some(call.op), edges: &mut edges, saved: &mut saved, outputs, flags };
-    let node = recipe.build(|edges| specs(call, edges, rets))?;
+    let node = recipe.build(|edges, keep| {
+        edges.iter().filter_map(|e| input_of(call, e)).for_each(&mut *keep);
+        rets.iter().for_each(|v| v.for_each_tensor(&mut *keep));
+    })?;
     tape::tie(node, rets, &saved);
+    discard(edges);
+    saved.discard();
     Ok(())
-}
-
-#[cold]
-fn specs(call: &Call<'_>, edges: &[Edge], rets: &Rets) -> Box<[Spec]> {
-    // Of exact size, so that the box needs no second allocation.
-    let mut specs: Vec<Spec> = Vec::with_capacity(edges.len() + count(rets) as usize);
-    specs.extend(edges.iter().filter_map(|e| input_of(call, e)).map(Spec::of));
-    rets.iter().for_each(|v| v.for_each_tensor(|t| specs.push(Spec::of(t))));
-    specs.into()
 }
 
 fn input_of<'a>(call: &Call<'a>, e: &Edge) -> Option<&'a Tensor> {

@@ -4,6 +4,7 @@
 
 pub mod anomaly;
 mod assign;
+mod discard;
 mod engine;
 mod expr;
 mod formulas;

@@ -1,52 +1,122 @@
 //! The tape's part of a tensor: which node made it, where its gradient is kept, and what makes a leaf. The bit that
 //! says whether a tensor requires grad lives in the tensor's keys.
 
-use crate::rule::RuleHandle;
 use crate::spin::Spin;
-use crate::tape::{GradHook, GradSlot, HookId, Leaf, Node, NodeExtra, NodeRef, Parts, Spec, flag};
-use smallvec::SmallVec;
+use crate::tape::{GradHook, GradSlot, HookId, Leaf, Node, NodeRef};
+use std::alloc::{Layout, handle_alloc_error};
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tp_dispatch::{Error, HostVisitor, Result};
-use tp_tensor::{ExtVisitor, Tensor, TensorExt};
+use tp_tensor::{ExtHead, ExtTable, ExtVisitor, Tensor, pool};
 
-/// Installed in a tensor's `ext` slot.
-pub struct AutogradMeta {
-    history: Spin<History>,
+/// The tape's part of a tensor.
+///
+/// # Memory
+/// A tensor's `ext` slot points to the node that made it, or to its accumulator when it is a leaf: most have nothing
+/// else. What was written to in place, or is not the first output of its node, has a `Meta` there. A node once reached
+/// through the slot stays until the tensor dies, so it is read without a lock; only the history after a write in place
+/// may change again, and is read under one.
+enum Part<'t> {
+    Made(ManuallyDrop<NodeRef>),
+    Meta(&'t Meta),
 }
 
-/// The node that made the tensor, or its accumulator when it is a leaf.
-struct History {
-    node: Option<NodeRef>,
+#[repr(C)]
+struct Meta {
+    ext: ExtHead,
+    is_rebased: AtomicBool,
+    rebased: Spin<Option<History>>,
+    /// The node before any write in place; None where the tensor had no history.
+    made: Option<NodeRef>,
     nr: u32,
     /// The storage's version when the node was set: a later one means that the data is not what the node says.
     version: u32,
 }
 
-impl AutogradMeta {
-    fn new(node: Option<NodeRef>, nr: u32, version: u32) -> AutogradMeta {
-        AutogradMeta { history: Spin::new(History { node, nr, version }) }
+/// What a write in place left behind.
+struct History {
+    node: NodeRef,
+    nr: u32,
+    version: u32,
+}
+
+const META: Layout = Layout::new::<Meta>();
+
+static META_TABLE: ExtTable = ExtTable {
+    // SAFETY: called once, with what `Meta::new` made.
+    drop: |p| unsafe {
+        ptr::drop_in_place(p.cast::<Meta>().as_ptr());
+        pool::node_free(p.cast(), META);
+    },
+    trace: |p, visit| {
+        // SAFETY: alive while it is traced.
+        if let Some((node, ..)) = unsafe { p.cast::<Meta>().as_ref() }.history() {
+            trace_history(&node, visit);
+        }
+    },
+};
+
+pub(crate) static NODE_TABLE: ExtTable = ExtTable {
+    // SAFETY: the slot owned a reference.
+    drop: |p| drop(unsafe { NodeRef::from_raw(p.cast()) }),
+    // SAFETY: alive while it is traced.
+    trace: |p, visit| trace_history(unsafe { p.cast::<Node>().as_ref() }, visit),
+};
+
+impl Meta {
+    #[cold]
+    fn new(made: Option<NodeRef>, nr: u32, version: u32, rebased: Option<History>) -> NonNull<Meta> {
+        let Some(block) = pool::node_alloc(META) else { handle_alloc_error(META) };
+        let fresh = block.cast::<Meta>();
+        let ext = ExtHead { table: &META_TABLE };
+        let is_rebased = AtomicBool::new(rebased.is_some());
+        let rebased = Spin::new(rebased);
+        // SAFETY: a fresh block of the right size.
+        unsafe { fresh.write(Meta { ext, is_rebased, rebased, made, nr, version }) };
+        fresh
+    }
+
+    /// The history that holds: node, output number, version.
+    fn history(&self) -> Option<(NodeRef, u32, u32)> {
+        if self.is_rebased.load(Ordering::Acquire) {
+            return self.rebased.lock().as_ref().map(|h| (h.node.clone(), h.nr, h.version));
+        }
+        self.made.as_ref().map(|node| (node.clone(), self.nr, self.version))
+    }
+
+    fn rebase(&self, next: History) {
+        let old = self.rebased.lock().replace(next);
+        self.is_rebased.store(true, Ordering::Release);
+        drop(old);
     }
 }
 
-impl TensorExt for AutogradMeta {
-    fn trace(&self, visit: &mut ExtVisitor<'_>) {
-        let node = self.history.lock().node.clone();
-        let Some(node) = node else { return };
-        let host = node.host();
-        if !host.is_null() {
-            visit(host);
-        }
-        if let Some(leaf) = leaf_of(&node)
-            && let Some(grad) = &*leaf.grad.lock()
-            && !grad.host().is_null()
-        {
-            visit(grad.host());
+impl<'t> Part<'t> {
+    #[inline]
+    fn of(t: &'t Tensor) -> Option<Part<'t>> {
+        let ext = t.ext()?;
+        // SAFETY: whatever is installed starts with its table and lives as long as the tensor.
+        unsafe {
+            if ptr::eq(ext.as_ref().table, &NODE_TABLE) {
+                return Some(Part::Made(ManuallyDrop::new(NodeRef::from_raw(ext.cast()))));
+            }
+            Some(Part::Meta(ext.cast::<Meta>().as_ref()))
         }
     }
+}
 
-    fn clear(&self) {
-        let node = self.history.lock().node.take();
-        drop(node);
+fn trace_history(node: &Node, visit: &mut ExtVisitor<'_>) {
+    let host = node.host();
+    if !host.is_null() {
+        visit(host);
+    }
+    if let Some(leaf) = leaf_of(node)
+        && let Some(grad) = &*leaf.grad.lock()
+        && !grad.host().is_null()
+    {
+        visit(grad.host());
     }
 }
 
@@ -54,18 +124,33 @@ fn leaf_of(node: &Node) -> Option<&Leaf> {
     node.extra().and_then(|e| e.leaf.as_ref())
 }
 
+/// The history of a tensor that has one: node, output number, version.
+#[inline]
+fn history(t: &Tensor) -> Option<(NodeRef, u32, u32)> {
+    match Part::of(t)? {
+        Part::Made(node) => Some((NodeRef::clone(&node), 0, 0)),
+        Part::Meta(meta) => meta.history(),
+    }
+}
+
 /// Ties a tensor to the node that made it. For a fresh tensor that nobody else sees.
 #[inline]
 pub(crate) fn set_history(t: &Tensor, node: NodeRef, nr: u32) {
-    if node.reaches_host() {
-        t.set_needs_tracking();
-    }
-    if t.ext::<AutogradMeta>().is_some() {
+    if t.ext().is_some() {
         return rebase(t, node, nr);
     }
-    let version = t.storage().version();
+    if node.reaches_host() {
+        t.mark_needs_tracking_fresh();
+    }
     t.mark_requires_grad_fresh();
-    t.ext_install_fresh(AutogradMeta::new(Some(node), nr, version));
+    let version = t.storage().version();
+    let ext = if nr == 0 && version == 0 {
+        node.into_raw().cast()
+    } else {
+        Meta::new(Some(node), nr, version, None).cast()
+    };
+    // SAFETY: the reference goes over to the tensor.
+    unsafe { t.ext_install_fresh(ext) };
 }
 
 /// Gives a tensor another history: it was written to in place.
@@ -74,29 +159,41 @@ pub(crate) fn rebase(t: &Tensor, node: NodeRef, nr: u32) {
         t.set_needs_tracking();
     }
     t.set_requires_grad(true);
-    let version = t.storage().version();
-    if let Some(meta) = t.ext_or_install(|| AutogradMeta::new(None, 0, version)) {
-        let old = std::mem::replace(&mut *meta.history.lock(), History { node: Some(node), nr, version });
-        drop(old);
+    let mut next = History { node, nr, version: t.storage().version() };
+    loop {
+        let (old, made) = match Part::of(t) {
+            Some(Part::Meta(meta)) => return meta.rebase(next),
+            Some(Part::Made(node)) => (t.ext(), Some(NodeRef::clone(&node))),
+            None => (None, None),
+        };
+        let had = made.is_some();
+        let meta = Meta::new(made, 0, 0, Some(next));
+        // SAFETY: the meta keeps the node it replaces; what was not handed over is taken apart again.
+        unsafe {
+            if t.ext_replace(old, meta.cast()) {
+                if let (true, Some(old)) = (had, old) {
+                    (NODE_TABLE.drop)(old);
+                }
+                return;
+            }
+            let taken = meta.as_ref().rebased.lock().take();
+            (META_TABLE.drop)(meta.cast());
+            match taken {
+                Some(history) => next = history,
+                None => return,
+            }
+        }
     }
 }
 
 /// Where a gradient with respect to `t` goes. The caller knows that `t` requires grad.
 #[inline]
 pub(crate) fn gradient_edge(t: &Tensor) -> Result<(NodeRef, u32)> {
-    let Some(meta) = t.ext::<AutogradMeta>() else { return accumulator(t) };
-    let history = meta.history.lock();
-    let Some(node) = &history.node else {
-        drop(history);
-        return accumulator(t);
-    };
-    let edge = (node.clone(), history.nr);
-    let version = history.version;
-    drop(history);
-    if version != t.storage().version() && !edge.0.is_leaf() {
-        check_stale(t, &edge.0, version)?;
+    let Some((node, nr, version)) = history(t) else { return accumulator(t) };
+    if version != t.storage().version() && !node.is_leaf() {
+        check_stale(t, &node, version)?;
     }
-    Ok(edge)
+    Ok((node, nr))
 }
 
 /// The data of `t` changed since its node was set. That is fine only for a view of a leaf: the leaf's accumulator
@@ -129,29 +226,16 @@ pub(crate) fn views_leaf(node: &NodeRef) -> bool {
 
 #[cold]
 fn accumulator(t: &Tensor) -> Result<(NodeRef, u32)> {
-    let version = t.storage().version();
-    let Some(meta) = t.ext_or_install(|| AutogradMeta::new(None, 0, version)) else {
-        return Err(Error::internal("TP9003", "the tape's slot of a tensor holds something else"));
-    };
-    if let Some(node) = &meta.history.lock().node {
-        return Ok((node.clone(), 0));
+    let fresh = Node::accumulator(t)?;
+    let raw = fresh.clone().into_raw();
+    // SAFETY: one reference goes over to the tensor, or is given up.
+    unsafe {
+        if t.ext_replace(None, raw.cast()) {
+            return Ok((fresh, 0));
+        }
+        drop(NodeRef::from_raw(raw));
     }
-    let fresh = Node::create(Parts {
-        rule: RuleHandle::Static(&crate::rule::LEAF),
-        op: None,
-        bits: 0,
-        outputs: 1,
-        flags: flag::LEAF,
-        edges: &mut SmallVec::new(),
-        saved: &mut SmallVec::new(),
-        values: &mut SmallVec::new(),
-        extra: Some(NodeExtra::with_leaf(Spec::of(t))),
-    })?;
-    let mut history = meta.history.lock();
-    let node = history.node.get_or_insert_with(|| fresh.clone()).clone();
-    let nr = history.nr;
-    drop(history);
-    Ok((node, nr))
+    Ok(history(t).map_or((fresh, 0), |(node, nr, _)| (node, nr)))
 }
 
 // ---- what users ask and say ----
@@ -171,9 +255,8 @@ pub fn grad_fn_edge(t: &Tensor) -> Option<(NodeRef, u32)> {
     if !t.requires_grad() {
         return None;
     }
-    let meta = t.ext::<AutogradMeta>()?;
-    let history = meta.history.lock();
-    history.node.as_ref().filter(|n| !n.is_leaf()).map(|n| (n.clone(), history.nr))
+    let (node, nr, _) = history(t)?;
+    (!node.is_leaf()).then_some((node, nr))
 }
 
 /// Asks for gradients with respect to a leaf, or no longer.
@@ -195,10 +278,7 @@ pub fn set_requires_grad(t: &Tensor, on: bool) -> Result<()> {
 
 /// The gradient kept for `t`, if a backward pass left one.
 pub fn grad(t: &Tensor) -> Option<Tensor> {
-    let meta = t.ext::<AutogradMeta>()?;
-    let history = meta.history.lock();
-    let (node, nr) = (history.node.clone()?, history.nr);
-    drop(history);
+    let (node, nr, _) = history(t)?;
     if let Some(leaf) = leaf_of(&node) {
         return leaf.grad.lock().clone();
     }
@@ -213,7 +293,7 @@ pub fn set_grad(t: &Tensor, grad: Option<Tensor>) -> Result<()> {
             let message = format!("a gradient must be like its tensor: {t:?}, got {g:?}");
             return Err(Error::autograd("TP3014", message));
         }
-    } else if t.ext::<AutogradMeta>().is_none() {
+    } else if t.ext().is_none() {
         return Ok(());
     }
     let old = if is_leaf(t) {
@@ -231,7 +311,7 @@ pub fn set_grad(t: &Tensor, grad: Option<Tensor>) -> Result<()> {
 /// Where the gradient of a non-leaf is kept: with its node, so that a write in place starts anew.
 fn retain_slot(t: &Tensor) -> Result<Arc<GradSlot>> {
     let (node, nr) = gradient_edge(t)?;
-    Ok(node.extra_or_install().retain_grad(nr))
+    Ok(node.watched().retain_grad(nr))
 }
 
 /// Keeps the gradient of a non-leaf too; leaves keep theirs anyway.
@@ -248,7 +328,7 @@ pub fn retains_grad(t: &Tensor) -> bool {
 pub fn register_hook(t: &Tensor, hook: Arc<dyn GradHook>) -> Result<(NodeRef, HookId)> {
     require_grad(t)?;
     let (node, nr) = gradient_edge(t)?;
-    let id = node.extra_or_install().add_hook(nr, hook);
+    let id = node.watched().add_hook(nr, hook);
     Ok((node, id))
 }
 

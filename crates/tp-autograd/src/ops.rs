@@ -2,8 +2,7 @@
 //! and events come for free. Each name is looked up once.
 
 use std::sync::OnceLock;
-use tp_dispatch::kernel::HostArgs;
-use tp_dispatch::{Arg, Error, OpHandle, Registry, Result, Rets, Value, dispatcher};
+use tp_dispatch::{Arg, Error, OpHandle, Registry, Result, call_one};
 use tp_tensor::{DType, Scalar, Tensor};
 
 /// One built-in op.
@@ -24,7 +23,7 @@ impl Builtin {
             Some(op) => *op,
             None => self.find(args.len())?,
         };
-        call(op, args)
+        call_one(op, args)
     }
 
     #[cold]
@@ -44,16 +43,6 @@ pub(crate) fn lookup(name: &str, given: usize) -> Result<OpHandle> {
     }
     let message = format!("a gradient rule calls it with {given} arguments, it takes {takes}");
     Err(Error::internal("TP9007", message).with_op(name))
-}
-
-#[inline]
-pub(crate) fn call(op: OpHandle, args: &[Arg<'_>]) -> Result<Tensor> {
-    let mut rets = Rets::new();
-    dispatcher::call(op, args, HostArgs::NONE, &mut rets)?;
-    match rets.pop() {
-        Some(Value::Tensor(t)) => Ok(t),
-        _ => Err(Error::internal("TP9008", "a gradient rule expected one tensor").with_op(op.name())),
-    }
 }
 
 macro_rules! builtins {

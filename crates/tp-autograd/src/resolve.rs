@@ -4,19 +4,18 @@
 
 use crate::expr::ExprRule;
 use crate::formulas;
-use crate::rule::{CustomRule, MISSING, Rule, RuleHandle, VjpRule};
+use crate::rule::{CustomRule, MISSING_RULE, Rule, RuleHandle, VjpRule};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use tp_dispatch::{Call, Error, GradRule, GradSpec, OpDef, Result, dispatcher};
+use tp_dispatch::{Call, Error, GradSpec, OpDef, Result};
 
 /// The rule for a call; None when the op is not differentiable.
-pub(crate) type Found = Option<Rule>;
+pub(crate) type Found<'c> = Option<&'c Rule>;
 
 struct Resolved {
     /// Kept, so that its address names this definition for ever.
     def: Arc<OpDef>,
-    /// Static, so that a copy counts no reference.
     rule: Option<Rule>,
     /// The same rule, where calls of the op can be recorded the short way.
     expression: Option<&'static ExprRule>,
@@ -42,24 +41,26 @@ pub(crate) fn expression(call: &Call<'_>) -> Option<&'static ExprRule> {
 }
 
 #[inline]
-pub(crate) fn resolve(call: &Call<'_>) -> Result<Found> {
+pub(crate) fn resolve<'c>(call: &Call<'c>) -> Result<Found<'c>> {
     match known(call) {
-        Some(hit) => Ok(hit.rule.clone()),
+        Some(hit) => Ok(hit.rule.as_ref()),
         None => find(call),
     }
 }
 
-#[cold]
-fn find(call: &Call<'_>) -> Result<Found> {
+fn find<'c>(call: &Call<'c>) -> Result<Found<'c>> {
     match &call.def.grad {
-        GradSpec::Custom(_) => registered(call),
-        GradSpec::Missing => Ok(Some(missing())),
+        GradSpec::Custom(rule) => {
+            Ok(Some(rule.as_any().downcast_ref::<CustomRule>().map_or(&MISSING_RULE, |rule| &rule.0)))
+        }
+        GradSpec::Missing => Ok(Some(&MISSING_RULE)),
         _ => built_in(call),
     }
 }
 
 /// A rule of ours. What it is made into is never freed: built-in descriptions are few and stay.
-fn built_in(call: &Call<'_>) -> Result<Found> {
+#[cold]
+fn built_in<'c>(call: &Call<'c>) -> Result<Found<'c>> {
     let mut expression = None;
     let rule: Option<&'static dyn VjpRule> = match call.def.grad {
         GradSpec::NotDifferentiable(_) => None,
@@ -75,25 +76,9 @@ fn built_in(call: &Call<'_>) -> Result<Found> {
         GradSpec::Missing | GradSpec::Custom(_) => return find(call),
     };
     let rule = rule.map(|r| Rule::of(RuleHandle::Static(r)));
+    let fresh: &'static Resolved = Box::leak(Box::new(Resolved { def: call.def.clone(), rule, expression }));
     if let Some(slot) = BUILT_IN.get(call.op.id().0 as usize) {
-        let fresh = Box::leak(Box::new(Resolved { def: call.def.clone(), rule: rule.clone(), expression }));
-        slot.store(fresh, Ordering::Release);
+        slot.store(ptr::from_ref(fresh).cast_mut(), Ordering::Release);
     }
-    Ok(rule)
-}
-
-fn registered(call: &Call<'_>) -> Result<Found> {
-    let rule = dispatcher::grad_rule(call.op, |def| match &def.grad {
-        GradSpec::Custom(rule) => Some(rule.clone()),
-        _ => None,
-    });
-    let rule = rule.as_deref().map(GradRule::as_any).and_then(|r| r.downcast_ref::<CustomRule>());
-    match rule {
-        Some(rule) => Ok(Some(Rule::of(RuleHandle::Shared(rule.0.clone())))),
-        None => Ok(Some(missing())),
-    }
-}
-
-fn missing() -> Rule {
-    Rule::of(RuleHandle::Static(&MISSING))
+    Ok(fresh.rule.as_ref())
 }

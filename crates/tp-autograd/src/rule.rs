@@ -1,7 +1,7 @@
 //! Differentiation rules: what to save when a call is recorded, and how gradients of the outputs become gradients of
 //! the inputs. Which rule an op has is decided in `resolve`.
 
-use crate::tape::{self, Edge, Node, NodeRef, SavedTensor, Saver, Spec};
+use crate::tape::{self, Edge, NodeRef, SavedTensor, Saver, Spec};
 use smallvec::SmallVec;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -37,9 +37,14 @@ pub trait VjpRule: Send + Sync {
         out: &mut Gradients<'_>,
     ) -> Result<()>;
 
-    /// The rule is not ours: its gradients are checked for shape and dtype, and nodes keep the specs for that.
+    /// The rule is not ours: its gradients are checked for shape and dtype.
     fn is_foreign(&self) -> bool {
         false
+    }
+
+    /// Nodes keep shape, dtype and device of inputs and outputs. Foreign rules need them for the check.
+    fn keeps_specs(&self) -> bool {
+        self.is_foreign()
     }
 
     /// It holds objects of the host language.
@@ -67,13 +72,15 @@ impl RuleHandle {
         }
     }
 
-    /// The rule's address, and whether it owns a reference.
+    /// The rule's address, and whether it comes with a reference.
     #[inline]
-    pub(crate) fn into_raw(self) -> (NonNull<dyn VjpRule>, bool) {
+    pub(crate) fn to_raw(&self) -> (NonNull<dyn VjpRule>, bool) {
         match self {
-            RuleHandle::Static(r) => (NonNull::from(r), false),
+            RuleHandle::Static(r) => (NonNull::from(*r), false),
             // SAFETY: an Arc's pointer is never null.
-            RuleHandle::Shared(r) => (unsafe { NonNull::new_unchecked(Arc::into_raw(r).cast_mut()) }, true),
+            RuleHandle::Shared(r) => {
+                (unsafe { NonNull::new_unchecked(Arc::into_raw(r.clone()).cast_mut()) }, true)
+            }
         }
     }
 }
@@ -83,14 +90,14 @@ impl RuleHandle {
 pub(crate) struct Rule {
     pub handle: RuleHandle,
     pub args: u64,
-    pub foreign: bool,
+    pub specs: bool,
     pub reaches_host: bool,
 }
 
 impl Rule {
     pub fn of(handle: RuleHandle) -> Rule {
         let r = handle.get();
-        Rule { args: r.args(), foreign: r.is_foreign(), reaches_host: r.reaches_host(), handle }
+        Rule { args: r.args(), specs: r.keeps_specs(), reaches_host: r.reaches_host(), handle }
     }
 
     #[inline]
@@ -100,7 +107,7 @@ impl Rule {
 }
 
 /// A rule that a user registered, as tp-dispatch carries it.
-pub struct CustomRule(pub Arc<dyn VjpRule>);
+pub struct CustomRule(pub(crate) Rule);
 
 impl GradRule for CustomRule {
     fn as_any(&self) -> &dyn std::any::Any {
@@ -110,7 +117,7 @@ impl GradRule for CustomRule {
 
 /// What `register_autograd` puts into an op's description.
 pub fn custom_spec(rule: Arc<dyn VjpRule>) -> GradSpec {
-    GradSpec::Custom(Arc::new(CustomRule(rule)))
+    GradSpec::Custom(Arc::new(CustomRule(Rule::of(RuleHandle::Shared(rule)))))
 }
 
 /// One node's backward call: what it saved, and who needs a gradient.
@@ -187,6 +194,12 @@ impl<'a> BackwardCtx<'a> {
         self.node.edges()
     }
 
+    /// Sizes of the input behind edge `k`, where the rule keeps specs.
+    #[inline]
+    pub fn input_sizes(&self, k: usize) -> &'a [i64] {
+        self.input_spec(k).map_or(&[], |s| &s.sizes)
+    }
+
     /// Whether argument `arg` (or an item of it) needs a gradient.
     #[inline]
     pub fn needs(&self, arg: usize) -> bool {
@@ -203,24 +216,20 @@ impl<'a> BackwardCtx<'a> {
         self.node.extra().and_then(|e| e.payload())
     }
 
-    /// Spec of the input behind edge `k`; kept for foreign rules.
+    /// Spec of the input behind edge `k`, where the rule keeps specs.
     pub fn input_spec(&self, k: usize) -> Option<&'a Spec> {
-        specs(self.node)?.get(k)
+        self.node.specs().get(k)
     }
 
-    /// Spec of output `nr`; kept for foreign rules.
+    /// Spec of output `nr`, where the rule keeps specs.
     pub fn output_spec(&self, nr: usize) -> Option<&'a Spec> {
-        specs(self.node)?.get(self.edges().len() + nr)
+        self.node.specs().get(self.edges().len() + nr)
     }
 
     #[cold]
     pub(crate) fn internal(&self, what: &str) -> Error {
         Error::internal("TP9004", what.to_string()).with_op(self.name())
     }
-}
-
-fn specs(node: &Node) -> Option<&[Spec]> {
-    node.extra()?.specs.as_deref()
 }
 
 /// Gradients of the inputs as a rule gives them, one place per edge. A place left empty means no gradient.
@@ -232,8 +241,10 @@ pub struct Gradients<'a> {
 impl<'a> Gradients<'a> {
     #[inline]
     pub(crate) fn new(edges: &'a [Edge]) -> Gradients<'a> {
-        let mut slots = SmallVec::new();
-        edges.iter().for_each(|_| slots.push(None));
+        let slots = match edges.len() {
+            n @ 0..=2 => SmallVec::from_buf_and_len([None, None], n),
+            n => std::iter::repeat_with(|| None).take(n).collect(),
+        };
         Gradients { edges, slots }
     }
 
@@ -292,7 +303,8 @@ impl VjpRule for LeafRule {
     }
 }
 
-pub(crate) static MISSING: MissingRule = MissingRule;
+pub(crate) static MISSING_RULE: Rule =
+    Rule { handle: RuleHandle::Static(&MissingRule), args: u64::MAX, specs: false, reaches_host: false };
 pub(crate) static LEAF: LeafRule = LeafRule;
 
 /// The error for a rule that gave another number of gradients than the op has inputs.

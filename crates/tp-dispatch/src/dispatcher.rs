@@ -10,10 +10,10 @@ use crate::select::{self, KernelEntry, Rejected};
 use crate::state::{self, CallState, InDispatch};
 use crate::table::{self, DispatchTable};
 use crate::value::{Arg, Rets};
-use crate::{GradRule, OpDef, marker};
+use crate::{OpDef, marker};
 use std::sync::Arc;
 use std::time::Instant;
-use tp_tensor::{Device, DeviceKind, keybits};
+use tp_tensor::{Device, DeviceKind, Tensor, keybits};
 
 /// A thread inside dispatch with the table of one op in hand: binding and calling see the same definition.
 pub struct Session<'t> {
@@ -46,38 +46,57 @@ impl Session<'_> {
     /// Calls with bound arguments, one per schema argument, defaults filled in.
     #[inline(always)]
     pub fn call(&self, args: &[Arg<'_>], host: HostArgs, rets: &mut Rets) -> Result<()> {
-        let mut bits = 0u16;
-        let mut device = 0u16;
-        for arg in args {
-            match arg {
-                Arg::Tensor(t) => bits |= t.keys(),
-                Arg::Tensors(_) | Arg::OptTensors(_) => arg.for_each_tensor(|t| bits |= t.keys()),
-                Arg::Device(d) => device = device_key(*d).0,
-                _ => {}
-            }
-        }
-        self.call_keyed(bits, device, args, host, rets)
+        self.call_keyed(ArgKeys::of(args), args, host, rets)
     }
 
-    /// As `call`, for a caller that has the union of the tensors' keys already.
+    /// The result of a call that needs no layer and takes the CPU kernel's short form; None where `call_keyed` has
+    /// to do it.
     #[inline(always)]
-    pub fn call_keyed(
-        &self,
-        bits: u16,
-        device: u16,
-        args: &[Arg<'_>],
-        host: HostArgs,
-        rets: &mut Rets,
-    ) -> Result<()> {
-        let mut bits = bits;
+    pub fn short(&self, keys: ArgKeys, args: &[Arg<'_>]) -> Option<Tensor> {
+        let short = self.table.short?;
+        // SAFETY: as in `call_keyed`.
+        let left = unsafe { (*self.state).effective(keys.tensors) };
+        if left == DispatchKey::Cpu.set() { short(args) } else { None }
+    }
+
+    /// As `call`, for a caller that has the keys of the arguments already.
+    #[inline(always)]
+    pub fn call_keyed(&self, keys: ArgKeys, args: &[Arg<'_>], host: HostArgs, rets: &mut Rets) -> Result<()> {
+        let mut bits = keys.tensors;
         if bits == 0 {
-            bits = device;
+            bits = keys.device;
         } else if bits & (keybits::CPU | keybits::CUDA) == keybits::CPU | keybits::CUDA {
             check_devices(self.op, args)?;
         }
         // SAFETY: the state lives as long as its thread, which a session (it is not Send) never leaves.
         let keys = unsafe { (*self.state).effective(bits) };
-        self.table.run(&Call { op: self.op, def: self.def, args, keys, host }, rets)
+        let table = Some(self.table);
+        self.table.run(&Call { op: self.op, def: self.def, args, keys, host, table }, rets)
+    }
+}
+
+/// What the arguments of a call say about its keys.
+#[derive(Clone, Copy)]
+pub struct ArgKeys {
+    /// The union over all tensors.
+    tensors: u16,
+    /// That of a device argument, which counts where there is no tensor.
+    device: u16,
+}
+
+impl ArgKeys {
+    #[inline(always)]
+    pub fn of(args: &[Arg<'_>]) -> ArgKeys {
+        let mut keys = ArgKeys { tensors: 0, device: 0 };
+        for arg in args {
+            match arg {
+                Arg::Tensor(t) => keys.tensors |= t.keys(),
+                Arg::Tensors(_) | Arg::OptTensors(_) => arg.for_each_tensor(|t| keys.tensors |= t.keys()),
+                Arg::Device(d) => keys.device = device_key(*d).0,
+                _ => {}
+            }
+        }
+        keys
     }
 }
 
@@ -85,6 +104,33 @@ impl Session<'_> {
 #[inline]
 pub fn call(op: OpHandle, args: &[Arg<'_>], host: HostArgs, rets: &mut Rets) -> Result<()> {
     Session::open(op)?.call(args, host, rets)
+}
+
+/// As `call`, for an op that returns one tensor.
+#[inline]
+pub fn call_one(op: OpHandle, args: &[Arg<'_>]) -> Result<Tensor> {
+    let session = Session::open(op)?;
+    let keys = ArgKeys::of(args);
+    match session.short(keys, args) {
+        Some(out) => Ok(out),
+        None => one_of(&session, keys, args),
+    }
+}
+
+#[inline(never)]
+fn one_of(session: &Session<'_>, keys: ArgKeys, args: &[Arg<'_>]) -> Result<Tensor> {
+    let mut rets = Rets::new();
+    session.call_keyed(keys, args, HostArgs::NONE, &mut rets)?;
+    crate::pop_only_tensor(&mut rets)
+        .ok_or_else(|| Error::internal("TP9008", "one tensor was expected").with_op(session.op.name()))
+}
+
+/// The rest of a call below `key`, where that is the short form of the CPU's kernel and nothing else.
+#[inline(always)]
+pub fn redispatch_short(call: &Call<'_>, key: DispatchKey) -> Option<Tensor> {
+    let short = call.table?.short?;
+    let left = (call.keys & KeySet::below(key)) | state::with(CallState::slow_bit);
+    if left == DispatchKey::Cpu.set() { short(call.args) } else { None }
 }
 
 /// Goes on below `key` with the same arguments.
@@ -108,7 +154,7 @@ pub fn redispatch_args(
         // SAFETY: inside dispatch.
         let table = unsafe { call.op.table() };
         let Some(def) = &table.def else { return Err(table::unregistered_error(call.op.name())) };
-        table.run(&Call { op: call.op, def, args, keys, host }, rets)
+        table.run(&Call { op: call.op, def, args, keys, host, table: Some(table) }, rets)
     })
 }
 
@@ -146,18 +192,6 @@ fn check_devices(op: OpHandle, args: &[Arg<'_>]) -> Result<()> {
     Err(Error::device("TP2104", message)
         .with_op(op.name())
         .note("all tensors of one call must share a device: move one with .to(device)"))
-}
-
-/// The differentiation rule of an op at this moment, resolved once per table.
-pub fn grad_rule(
-    op: OpHandle,
-    resolve: impl FnOnce(&OpDef) -> Option<Arc<dyn GradRule>>,
-) -> Option<Arc<dyn GradRule>> {
-    state::with(|s| {
-        let _inside = s.enter();
-        // SAFETY: inside dispatch.
-        unsafe { op.table() }.grad_rule(resolve).cloned()
-    })
 }
 
 // ---- cells ----

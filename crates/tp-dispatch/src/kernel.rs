@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::host::HostVisitor;
 use crate::key::KeySet;
 use crate::op::{OpDef, OpHandle};
+use crate::table::DispatchTable;
 use crate::value::{Arg, Rets, Value};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -28,13 +29,22 @@ pub struct Call<'a> {
     /// Keys still to be passed, the present one included.
     pub keys: KeySet,
     pub host: HostArgs,
+    /// The table that the call was looked up in; None for one that did not come through the dispatcher.
+    pub table: Option<&'a DispatchTable>,
 }
 
 pub type KernelFn = fn(&Call<'_>, &mut Rets) -> Result<()>;
 
+/// The short form of a kernel that returns one fresh tensor: the same result for the commonest calls, without the
+/// call's record. None where the kernel itself has to run; it never fails and has no effects.
+pub type ShortFn = fn(&[Arg<'_>]) -> Option<Tensor>;
+
 /// A kernel with state: a host function, a compiled module.
 pub trait KernelObject: Send + Sync {
     fn call(&self, call: &Call<'_>, rets: &mut Rets) -> Result<()>;
+    fn short(&self) -> Option<ShortFn> {
+        None
+    }
     /// Host objects it owns, for the cycle collector.
     fn trace(&self, visit: &mut HostVisitor<'_>);
     /// The host object people registered, if it is one (opaque pointer, borrowed).

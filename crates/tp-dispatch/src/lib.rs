@@ -24,12 +24,12 @@ pub mod state;
 pub mod table;
 pub mod value;
 
-pub use dispatcher::{call, redispatch};
+pub use dispatcher::{call, call_one, redispatch};
 pub use effects::Effects;
 pub use error::{Error, ErrorKind, Result};
 pub use grad::{GradRule, GradSpec};
 pub use host::{HostObject, HostVisitor};
-pub use kernel::{Call, FakeOut, FakeOuts, FakeRule, Kernel, KernelFn, Provenance};
+pub use kernel::{Call, FakeOut, FakeOuts, FakeRule, Kernel, KernelFn, Provenance, ShortFn};
 pub use key::{DispatchKey, KeySet};
 pub use op::{OpDef, OpHandle, OpId};
 pub use outcome::{CallEvent, CodegenMarker, FallbackReason, Phase};

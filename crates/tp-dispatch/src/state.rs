@@ -64,8 +64,21 @@ struct Rare {
     sinks: RefCell<Vec<Sink>>,
 }
 
+tp_tensor::per_thread!(fn own() -> *const CallState = CallState::new());
+
 thread_local! {
-    static STATE: CallState = const {
+    static RARE: Rare = Rare::default();
+}
+
+/// The state of this thread.
+#[inline(always)]
+pub fn with<R>(f: impl FnOnce(&CallState) -> R) -> R {
+    // SAFETY: the calling thread's own state, which lives as long as it does.
+    f(unsafe { &*own() })
+}
+
+impl CallState {
+    const fn new() -> CallState {
         CallState {
             include: Cell::new(0),
             exclude: Cell::new(0),
@@ -74,17 +87,8 @@ thread_local! {
             depth: Cell::new(std::ptr::null()),
             backward: Cell::new(0),
         }
-    };
-    static RARE: Rare = Rare::default();
-}
+    }
 
-/// The state of this thread.
-#[inline(always)]
-pub fn with<R>(f: impl FnOnce(&CallState) -> R) -> R {
-    STATE.with(f)
-}
-
-impl CallState {
     /// The keys a call passes, given the union of its tensors' keys.
     #[inline(always)]
     pub fn effective(&self, tensors: u16) -> KeySet {

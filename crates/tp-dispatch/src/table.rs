@@ -6,13 +6,12 @@
 
 use crate::dispatcher;
 use crate::error::{Error, Result};
-use crate::grad::GradRule;
-use crate::kernel::{Call, Kernel, KernelFn, KernelObject};
+use crate::kernel::{Call, Kernel, KernelFn, KernelObject, ShortFn};
 use crate::key::{DispatchKey, KEY_COUNT, KeySet};
 use crate::op::OpDef;
 use crate::select::{KernelEntry, Slot};
 use crate::value::Rets;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 pub(crate) enum Cell {
     Fn(KernelFn),
@@ -27,8 +26,8 @@ pub struct DispatchTable {
     pub(crate) cells: [Cell; KEY_COUNT],
     pub(crate) candidates: [Box<[Arc<KernelEntry>]>; KEY_COUNT],
     pub(crate) mutates: bool,
-    /// tp-autograd's rule, resolved from `def.grad` at the first call that needs it.
-    pub(crate) grad: OnceLock<Option<Arc<dyn GradRule>>>,
+    /// The short form of the CPU's kernel, where that one takes every call.
+    pub(crate) short: Option<ShortFn>,
 }
 
 /// Fallback kernels of the layers, one per key.
@@ -41,7 +40,7 @@ impl DispatchTable {
             cells: std::array::from_fn(|_| Cell::Fn(dispatcher::unregistered)),
             candidates: std::array::from_fn(|_| Box::default()),
             mutates: false,
-            grad: OnceLock::new(),
+            short: None,
         }
     }
 
@@ -50,7 +49,11 @@ impl DispatchTable {
             DispatchKey::ALL.map(|key| candidates_for(key, kernels));
         let cells = DispatchKey::ALL.map(|key| cell_for(key, &candidates[key as usize], layers));
         let mutates = def.effects.mutates;
-        DispatchTable { def: Some(def), cells, candidates, mutates, grad: OnceLock::new() }
+        let short = match &cells[DispatchKey::Cpu as usize] {
+            Cell::Object(o) if !mutates => o.short(),
+            _ => None,
+        };
+        DispatchTable { def: Some(def), cells, candidates, mutates, short }
     }
 
     /// Runs the cell of the highest key of `call.keys`.
@@ -66,14 +69,6 @@ impl DispatchTable {
             crate::check::bump_mutated(call);
         }
         Ok(())
-    }
-
-    /// Resolves the differentiation rule once per table.
-    pub fn grad_rule(
-        &self,
-        resolve: impl FnOnce(&OpDef) -> Option<Arc<dyn GradRule>>,
-    ) -> Option<&Arc<dyn GradRule>> {
-        self.grad.get_or_init(|| self.def.as_deref().and_then(resolve)).as_ref()
     }
 }
 

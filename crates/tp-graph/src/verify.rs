@@ -259,7 +259,7 @@ impl<'a> Verifier<'a> {
             return;
         };
         let args: SmallVec<[Arg<'_>; 8]> = values.iter().map(Value::as_arg).collect();
-        let call = Call { op, def, args: &args, keys: KeySet::EMPTY, host: HostArgs::NONE };
+        let call = Call { op, def, args: &args, keys: KeySet::EMPTY, host: HostArgs::NONE, table: None };
         let rets = match fake::materialize_fakes(&call, &mut || 0) {
             Ok(rets) => rets,
             Err(e) => {

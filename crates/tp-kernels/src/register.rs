@@ -9,9 +9,13 @@ use crate::row::{Cpu, Row, Scalars};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tp_dispatch::bind::{ParamKind, Params};
+use tp_dispatch::kernel::KernelObject;
 use tp_dispatch::registry::KernelSpec;
 use tp_dispatch::select::Slot;
-use tp_dispatch::{DispatchKey, FakeRule, Kernel, OpDef, Provenance, Registry, Result, Schema};
+use tp_dispatch::{
+    Call, DispatchKey, FakeRule, HostVisitor, Kernel, KernelFn, OpDef, Provenance, Registry, Result, Rets,
+    Schema, ShortFn,
+};
 use tp_expr::ScalarExpr;
 
 pub const NAMESPACE: &str = "tp";
@@ -66,15 +70,34 @@ fn register_op(row: &'static Row, schema: &str) -> Result<()> {
     Ok(())
 }
 
+/// A kernel function and its short form.
+struct WithShort {
+    f: KernelFn,
+    short: ShortFn,
+}
+
+impl KernelObject for WithShort {
+    fn call(&self, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+        (self.f)(call, rets)
+    }
+
+    fn short(&self) -> Option<ShortFn> {
+        Some(self.short)
+    }
+
+    fn trace(&self, _: &mut HostVisitor<'_>) {}
+}
+
 type Implementation = (Kernel, FakeRule, Option<Arc<ScalarExpr>>);
 
 fn implementation(row: &Row, params: &Params) -> Result<Implementation> {
     let given = row.fake.map_or(FakeRule::Missing, FakeRule::Fn);
     Ok(match row.cpu {
         Cpu::Fn(f) => (Kernel::Fn(f), given, None),
+        Cpu::Short(f, short) => (Kernel::Object(Arc::new(WithShort { f, short })), given, None),
         Cpu::Pointwise(scalars) => {
             let expr = parse(&scalars, params)?;
-            let kernel = PointwiseKernel { function: Elementwise::new(expr.clone()), fast: scalars.fast };
+            let kernel = PointwiseKernel { function: Elementwise::new(expr.clone()), short: scalars.short };
             (Kernel::Object(Arc::new(kernel)), FakeRule::Fn(fake::pointwise::rule), Some(expr))
         }
         Cpu::InPlace(scalars) => {

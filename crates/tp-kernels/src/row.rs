@@ -1,12 +1,9 @@
 //! What one row of the op table says, and the words rows are written in. The rows themselves are in `ops`; how a
 //! row becomes registered ops is in `register`.
 
-use tp_dispatch::{Call, Effects, FakeOuts, GradSpec, KernelFn, Result};
+use tp_dispatch::{Call, Effects, FakeOuts, GradSpec, KernelFn, Result, ShortFn};
 
 pub type FakeFn = fn(&Call<'_>) -> Result<FakeOuts>;
-
-/// A kernel's shortest way, tried first; `false` hands the call on to the general kernel.
-pub type FastPath = fn(&Call<'_>, &mut tp_dispatch::Rets) -> bool;
 
 /// One scalar function: what a pointwise row computes for each element.
 #[derive(Clone, Copy)]
@@ -14,13 +11,15 @@ pub struct Scalars {
     pub expr: &'static str,
     /// Arguments that do not join the others' promotion, as `name: dtype`.
     pub typed: &'static [&'static str],
-    pub fast: Option<FastPath>,
+    pub short: Option<ShortFn>,
 }
 
 /// How the CPU runs an op.
 #[derive(Clone, Copy)]
 pub enum Cpu {
     Fn(KernelFn),
+    /// A function with a short form.
+    Short(KernelFn, ShortFn),
     /// Compiled from the scalar expression; the expression is published on the op for fusing backends.
     Pointwise(Scalars),
     /// The same, written back to the first argument.
@@ -48,12 +47,15 @@ pub const ZERO_GRAD: &str = "select(false, grad, 0)";
 
 /// `op!(["schema", ...], fake, cpu, grad)`: a row with a kernel function.
 macro_rules! op {
-    ($schemas:expr, $fake:expr, $cpu:expr, $grad:expr $(, effects = $effects:expr)? $(, tags = $tags:expr)?) => {
+    ($schemas:expr, $fake:expr, $cpu:expr, $grad:expr $(, short = $short:expr)? $(, effects = $effects:expr)? $(, tags = $tags:expr)?) => {
         $crate::row::Row {
             schemas: &$schemas,
             effects: $crate::row::first([$($effects,)? tp_dispatch::Effects::PURE]),
             fake: $fake,
-            cpu: $crate::row::Cpu::Fn(|call, rets| ($cpu as tp_dispatch::KernelFn)(call, rets).map_err(|e| e.with_op(call.op.name()))),
+            cpu: $crate::row::cpu(
+                |call, rets| ($cpu as tp_dispatch::KernelFn)(call, rets).map_err(|e| e.with_op(call.op.name())),
+                $crate::row::first_short([$(Some($short),)? None]),
+            ),
             grad: $grad,
             tags: $crate::row::first_tags([$(&$tags,)? &[]]),
             file: file!(),
@@ -64,7 +66,7 @@ macro_rules! op {
 
 /// `pointwise!(["schema", ...], "expression", grad)`: a row that is one scalar function.
 macro_rules! pointwise {
-    ($schemas:expr, $expr:expr, $grad:expr $(, typed = $typed:expr)? $(, fast = $fast:expr)? $(, tags = $tags:expr)?) => {
+    ($schemas:expr, $expr:expr, $grad:expr $(, typed = $typed:expr)? $(, short = $short:expr)? $(, tags = $tags:expr)?) => {
         $crate::row::Row {
             schemas: &$schemas,
             effects: tp_dispatch::Effects::PURE,
@@ -72,7 +74,7 @@ macro_rules! pointwise {
             cpu: $crate::row::Cpu::Pointwise($crate::row::Scalars {
                 expr: $expr,
                 typed: $crate::row::first_tags([$(&$typed,)? &[]]),
-                fast: $crate::row::first_fast([$(Some($fast),)? None]),
+                short: $crate::row::first_short([$(Some($short),)? None]),
             }),
             grad: $grad,
             tags: $crate::row::first_tags([$(&$tags,)? &[]]),
@@ -90,11 +92,18 @@ pub const fn first<const N: usize>(given: [Effects; N]) -> Effects {
     given[0]
 }
 
+pub const fn cpu(f: KernelFn, short: Option<ShortFn>) -> Cpu {
+    match short {
+        Some(short) => Cpu::Short(f, short),
+        None => Cpu::Fn(f),
+    }
+}
+
 pub const fn first_tags<const N: usize>(given: [&'static [&'static str]; N]) -> &'static [&'static str] {
     given[0]
 }
 
-pub const fn first_fast<const N: usize>(given: [Option<FastPath>; N]) -> Option<FastPath> {
+pub const fn first_short<const N: usize>(given: [Option<ShortFn>; N]) -> Option<ShortFn> {
     given[0]
 }
 

@@ -17,12 +17,13 @@ pub mod scalar;
 pub mod spec;
 pub mod storage;
 pub mod tensor;
+pub mod thread;
 
 pub use device::{Device, DeviceKind};
 pub use dim::{Dim, Dims};
 pub use dtype::DType;
 pub use error::TensorError;
-pub use header::{ExtVisitor, TensorExt, keybits};
+pub use header::{ExtHead, ExtTable, ExtVisitor, keybits};
 pub use layout::Layout;
 pub use scalar::Scalar;
 pub use spec::TensorSpec;

@@ -12,7 +12,7 @@ use crate::storage::{Storage, StorageHeader, StorageKind, StorageOwner};
 use crate::tensor::Tensor;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 type Result<T> = std::result::Result<T, TensorError>;
 
@@ -123,7 +123,59 @@ impl Tensor {
     /// The same data under a new header without history.
     #[inline]
     pub fn detach(&self) -> Tensor {
-        self.view(&self.layout()).unwrap_or_else(|_| self.clone())
+        let view = self.header_over(self.sizes(), self.strides(), self.numel());
+        view.unwrap_or_else(|_| self.clone())
+    }
+
+    /// A view of the wanted sizes in which new axes and axes of size 1 have stride 0. None where that is not all
+    /// there is to it: more than four axes, sizes that do not fit, symbols.
+    #[inline]
+    pub fn broadcast(&self, to: &[i64]) -> Option<Tensor> {
+        let (from, lead) = (self.ndim(), to.len().checked_sub(self.ndim())?);
+        if to.len() > INLINE_DIMS {
+            return None;
+        }
+        let mut strides = [0; INLINE_DIMS];
+        for axis in 0..from {
+            let size = self.sizes()[axis];
+            if to[lead + axis] == size {
+                strides[lead + axis] = self.strides()[axis];
+            } else if size != 1 {
+                return None;
+            }
+        }
+        let numel = layout::checked_numel(to, self.dtype().itemsize()).ok()?;
+        self.header_over(to, &strides[..to.len()], numel).ok()
+    }
+
+    /// A new header over the same data. The caller knows that the layout reaches no further than this tensor's.
+    #[inline]
+    fn header_over(&self, sizes: &[i64], strides: &[i64], numel: i64) -> Result<Tensor> {
+        let h = self.head();
+        let bytes = size_of::<TensorHeader>();
+        let block =
+            pool::try_alloc(bytes).ok_or(TensorError::OutOfMemory { bytes, device: self.device() })?;
+        let head = block.cast::<TensorHeader>();
+        // SAFETY: a fresh block of the right size; the storage lives while this tensor does.
+        unsafe {
+            h.storage.as_ref().retain();
+            let strides = Some(strides);
+            write_header(
+                head.as_ptr(),
+                h.storage,
+                sizes,
+                strides,
+                numel,
+                h.offset,
+                h.dtype,
+                h.device,
+                flag::VIEW,
+            );
+        }
+        let out = Tensor(head);
+        let keys = h.keys.load(Ordering::Relaxed) & !(keybits::AUTOGRAD | keybits::VMAP);
+        out.head().keys.store(keys, Ordering::Relaxed);
+        Ok(out)
     }
 
     #[inline]
@@ -176,7 +228,7 @@ unsafe fn write_header(
     offset: i64,
     dtype: DType,
     device: Device,
-    flags: u32,
+    flags: u16,
 ) {
     let contiguous = match strides {
         None => true,
@@ -196,7 +248,8 @@ unsafe fn write_header(
         let start =
             if data.is_null() { data } else { data.offset(offset as isize * dtype.itemsize() as isize) };
         ptr::write(&raw mut (*p).refs, AtomicU32::new(1));
-        ptr::write(&raw mut (*p).flags, AtomicU32::new(flags));
+        ptr::write(&raw mut (*p).flags, AtomicU16::new(flags));
+        ptr::write(&raw mut (*p).tracked, AtomicBool::new(false));
         ptr::write(&raw mut (*p).storage, storage);
         ptr::write(&raw mut (*p).data, start);
         ptr::write(&raw mut (*p).numel, numel);

@@ -4,12 +4,11 @@
 use crate::device::Device;
 use crate::dim::{Dim, Dims};
 use crate::dtype::DType;
-use crate::header::{ExtBox, INLINE_DIMS, TensorExt, TensorHeader, flag, keybits};
+use crate::header::{ExtHead, ExtVisitor, INLINE_DIMS, TensorHeader, flag, keybits};
 use crate::layout::Layout;
 use crate::pool;
 use crate::storage::{Storage, StorageHeader};
-use std::any::TypeId;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{Ordering, fence};
 
@@ -72,6 +71,19 @@ impl Tensor {
         unsafe { std::slice::from_raw_parts(self.raw_dims(), self.ndim()) }
     }
 
+    /// A copy of the sizes; without a call for the usual few.
+    #[inline]
+    pub fn sizes_owned(&self) -> Dims {
+        if self.ndim() > INLINE_DIMS {
+            return Dims::from_slice(self.sizes());
+        }
+        // SAFETY: the inline arm has room for more than four, of which the first `ndim` are written.
+        unsafe {
+            let few = ptr::read(self.head().dims.inline.as_ptr().cast::<MaybeUninit<[i64; 4]>>());
+            Dims::from_buf_and_len_unchecked(few, self.ndim())
+        }
+    }
+
     /// Strides in elements.
     #[inline]
     pub fn strides(&self) -> &[i64] {
@@ -101,6 +113,7 @@ impl Tensor {
         self.flag(flag::CONTIGUOUS)
     }
 
+    #[inline]
     pub fn is_view(&self) -> bool {
         self.flag(flag::VIEW)
     }
@@ -151,7 +164,7 @@ impl Tensor {
     }
 
     #[inline]
-    fn flag(&self, bit: u32) -> bool {
+    fn flag(&self, bit: u16) -> bool {
         self.head().flags.load(Ordering::Relaxed) & bit != 0
     }
 
@@ -177,24 +190,31 @@ impl Tensor {
         keys.store(keys.load(Ordering::Relaxed) | keybits::AUTOGRAD, Ordering::Relaxed);
     }
 
+    #[inline]
     pub fn needs_tracking(&self) -> bool {
         self.flag(flag::NEEDS_TRACKING)
     }
 
+    #[inline]
     pub fn set_needs_tracking(&self) {
         self.head().flags.fetch_or(flag::NEEDS_TRACKING, Ordering::Relaxed);
     }
 
-    pub fn is_tracked(&self) -> bool {
-        self.flag(flag::TRACKED)
+    /// Same for a tensor nobody else sees yet: a plain store.
+    #[inline]
+    pub fn mark_needs_tracking_fresh(&self) {
+        let flags = &self.head().flags;
+        flags.store(flags.load(Ordering::Relaxed) | flag::NEEDS_TRACKING, Ordering::Relaxed);
     }
 
+    #[inline]
+    pub fn is_tracked(&self) -> bool {
+        self.head().tracked.load(Ordering::Relaxed)
+    }
+
+    #[inline]
     pub fn set_tracked(&self, on: bool) {
-        if on {
-            self.head().flags.fetch_or(flag::TRACKED, Ordering::Relaxed);
-        } else {
-            self.head().flags.fetch_and(!flag::TRACKED, Ordering::Relaxed);
-        }
+        self.head().tracked.store(on, Ordering::Relaxed);
     }
 
     /// The Python object of this tensor, not owned; set and cleared by the door alone.
@@ -219,54 +239,47 @@ impl Tensor {
         self.head().trace.store(id, Ordering::Relaxed);
     }
 
-    /// The tape's part of this tensor, if any was installed.
+    /// The tape's part of this tensor, if there is one. It lives as long as the tensor, unless it is garbage and `ext_clear`ed.
     #[inline]
-    pub fn ext<T: TensorExt>(&self) -> Option<&T> {
-        let p = self.head().ext.load(Ordering::Acquire);
-        // SAFETY: an installed extension stays until the header dies, and its table names its type.
-        unsafe {
-            if p.is_null() {
-                return None;
-            }
-            // One table per type, mostly: the compiler may make copies, so that only the type decides.
-            let table = (*p).table;
-            if !ptr::eq(table, ExtBox::<T>::TABLE) && (table.type_id)() != TypeId::of::<T>() {
-                return None;
-            }
-            Some(&(*p.cast::<ExtBox<T>>()).value)
-        }
+    pub fn ext(&self) -> Option<NonNull<ExtHead>> {
+        NonNull::new(self.head().ext.load(Ordering::Acquire))
     }
 
-    /// Installs the extension unless there is one already; returns the one that holds.
-    pub fn ext_or_install<T: TensorExt>(&self, make: impl FnOnce() -> T) -> Option<&T> {
-        if self.head().ext.load(Ordering::Acquire).is_null() {
-            let fresh = ExtBox::new(make());
-            let slot = &self.head().ext;
-            let raw = fresh.as_ptr();
-            if slot.compare_exchange(ptr::null_mut(), raw.cast(), Ordering::AcqRel, Ordering::Acquire).is_ok()
-            {
-                // SAFETY: installed, so it stays until the header dies.
-                return Some(unsafe { &(*raw).value });
-            }
-            // SAFETY: nobody else saw it.
-            unsafe { ExtBox::free(raw) };
-        }
-        self.ext::<T>()
+    /// Puts `new` in the place of `old`; false when something else is there.
+    ///
+    /// # Safety
+    /// On success the tensor owns `new`, and whoever finds it there may use `old` as long as the tensor lives.
+    pub unsafe fn ext_replace(&self, old: Option<NonNull<ExtHead>>, new: NonNull<ExtHead>) -> bool {
+        let old = old.map_or(ptr::null_mut(), NonNull::as_ptr);
+        let slot = &self.head().ext;
+        slot.compare_exchange(old, new.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Installs the extension of a tensor that has none and that nobody else sees yet: a plain store.
+    /// Gives the tape's part to a tensor that has none and that nobody else sees yet: a plain store.
+    ///
+    /// # Safety
+    /// The tensor owns `new` from now on.
     #[inline]
-    pub fn ext_install_fresh<T: TensorExt>(&self, value: T) {
+    pub unsafe fn ext_install_fresh(&self, new: NonNull<ExtHead>) {
         let slot = &self.head().ext;
         debug_assert!(slot.load(Ordering::Relaxed).is_null());
-        slot.store(ExtBox::new(value).as_ptr().cast(), Ordering::Release);
+        slot.store(new.as_ptr(), Ordering::Release);
     }
 
-    /// Whatever extension there is, for the collector.
-    pub fn ext_dyn(&self) -> Option<&dyn TensorExt> {
-        let p = self.head().ext.load(Ordering::Acquire);
-        // SAFETY: see `ext`.
-        unsafe { if p.is_null() { None } else { Some(&*((*p).table.as_dyn)(p)) } }
+    /// Reports what the tape's part reaches, for the collector.
+    pub fn ext_trace(&self, visit: &mut ExtVisitor<'_>) {
+        if let Some(ext) = self.ext() {
+            // SAFETY: installed, so it is alive.
+            unsafe { (ext.as_ref().table.trace)(ext, visit) };
+        }
+    }
+
+    /// Gives up the tape's part of a tensor that only garbage reaches.
+    pub fn ext_clear(&self) {
+        if let Some(ext) = NonNull::new(self.head().ext.swap(ptr::null_mut(), Ordering::AcqRel)) {
+            // SAFETY: taken out, so it is ours.
+            unsafe { (ext.as_ref().table.drop)(ext) };
+        }
     }
 
     /// Gives the handle away as a raw pointer that owns one reference.
@@ -312,8 +325,8 @@ unsafe fn free_header(head: NonNull<TensorHeader>) {
     unsafe {
         let h = &mut *head.as_ptr();
         let ext = *h.ext.get_mut();
-        if !ext.is_null() {
-            ((*ext).table.drop)(ext);
+        if let Some(ext) = NonNull::new(ext) {
+            (ext.as_ref().table.drop)(ext);
         }
         let flags = *h.flags.get_mut();
         if flags & flag::WIDE != 0 {

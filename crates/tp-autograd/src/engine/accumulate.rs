@@ -4,7 +4,7 @@
 use crate::ops;
 use crate::tape::Leaf;
 use tp_dispatch::{Arg, Result, state};
-use tp_tensor::Tensor;
+use tp_tensor::{DType, Tensor, keybits};
 
 /// Adds `grad` to what a slot holds.
 #[inline]
@@ -36,6 +36,9 @@ fn add(sum: Tensor, grad: Tensor) -> Result<Tensor> {
     if state::is_grad_enabled() || !same_kind(&sum, &grad) {
         return ops::add(&sum, &grad);
     }
+    if is_ours(&sum) && add_small(&sum, &grad) {
+        return Ok(sum);
+    }
     if is_ours(&sum) {
         ops::ADD_.call(&[Arg::Tensor(&sum), Arg::Tensor(&grad)])
     } else if is_ours(&grad) {
@@ -52,13 +55,16 @@ pub(super) fn into_leaf(leaf: &Leaf, grad: Tensor) -> Result<()> {
     let mut grad = grad;
     loop {
         let before = leaf.grad.lock().take();
-        let sum = match combine(before.as_ref(), &grad) {
-            Ok(Some(sum)) => sum,
-            Ok(None) => grad,
-            Err(e) => {
-                *leaf.grad.lock() = before;
-                return Err(e);
-            }
+        let sum = match before {
+            Some(old) if !state::is_grad_enabled() && is_ours(&old) && add_small(&old, &grad) => old,
+            before => match combine(before.as_ref(), &grad) {
+                Ok(Some(sum)) => sum,
+                Ok(None) => grad,
+                Err(e) => {
+                    *leaf.grad.lock() = before;
+                    return Err(e);
+                }
+            },
         };
         let mut slot = leaf.grad.lock();
         if slot.is_none() {
@@ -71,13 +77,42 @@ pub(super) fn into_leaf(leaf: &Leaf, grad: Tensor) -> Result<()> {
 
 const SMALL: usize = 4096;
 
+/// `sum += grad` for a `sum` that is ours and few elements, for which a call costs more than the additions. False
+/// where the op has to do it: other dtypes and layouts, and while calls are traced.
+#[inline]
+fn add_small(sum: &Tensor, grad: &Tensor) -> bool {
+    let fits = sum.nbytes() <= SMALL
+        && grad.is_contiguous()
+        && sum.keys() == keybits::CPU
+        && grad.keys() == keybits::CPU
+        && same_kind(sum, grad)
+        && state::with(|s| s.slow_bit().is_empty());
+    // SAFETY: both are contiguous CPU tensors of the same dtype and shape, and nobody else sees `sum`.
+    unsafe {
+        match sum.dtype() {
+            DType::F32 if fits => add_elements::<f32>(sum, grad),
+            DType::F64 if fits => add_elements::<f64>(sum, grad),
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// # Safety
+/// Contiguous CPU tensors of `T` with the same number of elements; nobody reads or writes `sum` meanwhile.
+unsafe fn add_elements<T: Copy + std::ops::Add<Output = T>>(sum: &Tensor, grad: &Tensor) {
+    let (p, q) = (sum.data_ptr().cast::<T>(), grad.data_ptr().cast::<T>());
+    for i in 0..sum.numel() as usize {
+        // SAFETY: the caller's promise; foreign memory may be unaligned.
+        unsafe { p.add(i).write_unaligned(p.add(i).read_unaligned() + q.add(i).read_unaligned()) };
+    }
+}
+
 /// The new `.grad`; None when the gradient itself can be taken.
 fn combine(before: Option<&Tensor>, grad: &Tensor) -> Result<Option<Tensor>> {
     Ok(match before {
         None if is_ours(grad) || grad.requires_grad() => None,
         None => Some(ops::CLONE.call(&[Arg::Tensor(grad)])?),
-        // Nobody would notice another tensor in its place, and for few elements that is the shorter way.
-        Some(old) if old.nbytes() <= SMALL && is_ours(old) => Some(ops::add(old, grad)?),
         Some(old) if can_write(old, grad) => Some(ops::ADD_.call(&[Arg::Tensor(old), Arg::Tensor(grad)])?),
         Some(old) => Some(ops::add(old, grad)?),
     })

@@ -40,6 +40,9 @@ pub fn backward(
 ) -> Result<()> {
     let _mode = GradMode::set(options.create_graph);
     let _phase = BackwardPhase::enter();
+    if let ([t], [gradient], []) = (tensors, gradients, inputs) {
+        return backward_one(t, gradient.as_ref(), options.retain());
+    }
     let roots = roots(tensors, gradients)?;
     if inputs.is_empty() {
         return start(Run::new(options.retain(), None), roots).map(drop);
@@ -61,6 +64,14 @@ pub fn backward(
         }
     }
     Ok(())
+}
+
+/// Backward from one tensor to all leaves.
+fn backward_one(t: &Tensor, gradient: Option<&Tensor>, retain: bool) -> Result<()> {
+    let (node, nr, grad) = root(0, t, gradient)?;
+    let mut run = Run::new(retain, None);
+    run.give(&node, nr, grad)?;
+    run.run()
 }
 
 /// The gradients of `outputs` with respect to `inputs`; no `.grad` is touched.
@@ -107,19 +118,29 @@ fn roots(tensors: &[Tensor], gradients: &[Option<Tensor>]) -> Result<Roots> {
     }
     let mut roots = Roots::new();
     for (i, t) in tensors.iter().enumerate() {
-        if !t.requires_grad() {
-            let message = format!("output {i} does not require grad and has no grad_fn");
-            return Err(Error::autograd("TP3005", message)
-                .note("it was computed under no_grad(), from tensors without requires_grad, or by an operation that is not differentiable"));
-        }
-        let (node, nr) = meta::gradient_edge(t)?;
-        let grad = match gradients.get(i).and_then(Option::as_ref) {
-            Some(g) => check::fit(g.clone(), t.sizes(), t.dtype(), || output_name(i))?,
-            None => implicit(t, i)?,
-        };
-        roots.push((node, nr, grad));
+        roots.push(root(i, t, gradients.get(i).and_then(Option::as_ref))?);
     }
     Ok(roots)
+}
+
+/// Where backward starts for output `i`, and with which gradient.
+fn root(i: usize, t: &Tensor, gradient: Option<&Tensor>) -> Result<(NodeRef, u32, Tensor)> {
+    if !t.requires_grad() {
+        return Err(no_history(i));
+    }
+    let (node, nr) = meta::gradient_edge(t)?;
+    let grad = match gradient {
+        Some(g) => check::fit(g.clone(), t.sizes(), t.dtype(), || output_name(i))?,
+        None => implicit(t, i)?,
+    };
+    Ok((node, nr, grad))
+}
+
+#[cold]
+fn no_history(i: usize) -> Error {
+    let message = format!("output {i} does not require grad and has no grad_fn");
+    Error::autograd("TP3005", message)
+        .note("it was computed under no_grad(), from tensors without requires_grad, or by an operation that is not differentiable")
 }
 
 fn output_name(i: usize) -> Whose {

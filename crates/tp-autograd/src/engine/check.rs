@@ -47,8 +47,7 @@ fn reducible(from: &[i64], sizes: &[i64]) -> bool {
 
 /// The gradient that a foreign rule gave for edge `k` of `node`.
 pub(super) fn fit_input(node: &Node, k: usize, grad: Tensor) -> Result<Tensor> {
-    let specs = node.extra().and_then(|e| e.specs.as_deref());
-    let Some(spec) = specs.and_then(|s| s.get(k)) else { return Ok(grad) };
+    let Some(spec) = node.specs().get(k) else { return Ok(grad) };
     check_device(node, k, &grad, spec)?;
     fit(grad, &spec.sizes, spec.dtype, || Whose {
         op: Some(node.name().to_string()),

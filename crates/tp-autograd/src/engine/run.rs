@@ -1,10 +1,12 @@
 //! One backward run: nodes in decreasing order of recording, which is a topological order, so that a node runs when
-//! every gradient for it has arrived. Gradients wait inside the nodes. A node that another run is using (another
-//! thread, or a run around this one) keeps its gradient in a table here instead.
+//! every gradient for it has arrived. A gradient that is the only one under way stays in the hand, which is all that
+//! happens in a chain; others wait inside the nodes. A node that another run is using (another thread, or a run around
+//! this one) keeps its gradient in a table here instead.
 
 use super::reach::{ByNode, Reach, id};
 use super::{accumulate, check};
 use crate::anomaly;
+use crate::discard::discard;
 use crate::rule::{BackwardCtx, Gradients};
 use crate::tape::{Claim, Node, NodeExtra, NodeRef};
 use smallvec::SmallVec;
@@ -28,7 +30,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    fn collect(&mut self, node: &Node, grads: &Grads) {
+    fn collect(&mut self, node: &Node, grads: &[Option<Tensor>]) {
         let Some(places) = self.targets.get(&id(node)) else { return };
         for &(nr, index) in places {
             self.results[index] = grads.get(nr as usize).cloned().flatten();
@@ -67,10 +69,25 @@ impl Ready {
     fn pop(&mut self) -> Option<Entry> {
         self.top.take().or_else(|| self.rest.pop())
     }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.top.is_none() && self.rest.is_empty()
+    }
+}
+
+/// A gradient on its way to output `nr` of `node`.
+struct InHand {
+    node: NonNull<Node>,
+    nr: u32,
+    grad: Tensor,
 }
 
 pub(super) struct Run {
-    claim: Claim,
+    /// This run's mark on nodes; made when the first one is needed.
+    claim: Option<Claim>,
+    /// Held only while nothing is ready.
+    hand: Option<InHand>,
     ready: Ready,
     /// Gradients for nodes that another run has claimed.
     aside: ByNode<Grads>,
@@ -85,7 +102,8 @@ const POLL_EVERY: u32 = 256;
 impl Run {
     pub fn new(retain: bool, wanted: Option<Wanted>) -> Run {
         Run {
-            claim: Claim(NEXT_RUN.fetch_add(1, Ordering::Relaxed)),
+            claim: None,
+            hand: None,
             ready: Ready::default(),
             aside: ByNode::default(),
             retain,
@@ -102,17 +120,32 @@ impl Run {
         {
             return Ok(());
         }
+        if self.hand.is_none() && self.ready.is_empty() {
+            self.hand = Some(InHand { node: node.as_ptr(), nr, grad });
+            return Ok(());
+        }
+        if let Some(first) = self.hand.take() {
+            // SAFETY: alive like every node of the graph; the reference is borrowed from the roots.
+            let node = ManuallyDrop::new(unsafe { NodeRef::from_raw(first.node) });
+            self.store(&node, first.nr, first.grad)?;
+        }
+        self.store(node, nr, grad)
+    }
+
+    /// Lets a gradient wait in its node.
+    fn store(&mut self, node: &NodeRef, nr: u32, grad: Tensor) -> Result<()> {
         let entry = Entry { seq: node.seq(), node: node.as_ptr() };
-        if !self.claim.holds(node) {
+        let claim = *self.claim.get_or_insert_with(|| Claim(NEXT_RUN.fetch_add(1, Ordering::Relaxed)));
+        if !claim.holds(node) {
             // A node that was busy at its first gradient keeps its place aside, even if it is free by now.
             let is_aside = !self.aside.is_empty() && self.aside.contains_key(&id(node));
-            if is_aside || !self.claim.take(node) {
+            if is_aside || !claim.take(node) {
                 return self.give_aside(node, nr, grad, entry);
             }
             self.ready.push(entry);
         }
         // SAFETY: this run holds the node, and the reference ends here.
-        match unsafe { self.claim.slot(node, nr) } {
+        match unsafe { claim.slot(node, nr) } {
             Some(slot) => accumulate::add_into(slot, grad),
             None => Err(no_output(node, nr)),
         }
@@ -131,47 +164,54 @@ impl Run {
     }
 
     /// Takes the gradients that wait for a node, and gives the node free.
-    #[inline]
     fn take(&mut self, node: &Node) -> Grads {
-        if !self.claim.holds(node) {
+        let Some(claim) = self.claim.filter(|c| c.holds(node)) else {
             return self.aside.remove(&id(node)).unwrap_or_default();
-        }
-        // SAFETY: this run holds the node, and the reference ends here.
-        if let (1, Some(slot)) = (node.output_count(), unsafe { self.claim.slot(node, 0) }) {
-            let grads = Grads::from_buf([slot.take()]);
-            self.claim.release(node);
-            return grads;
-        }
+        };
         let mut grads = Grads::new();
         for nr in 0..node.output_count() as u32 {
             // SAFETY: this run holds the node, and the reference ends here.
-            grads.push(unsafe { self.claim.slot(node, nr) }.and_then(Option::take));
+            grads.push(unsafe { claim.slot(node, nr) }.and_then(Option::take));
         }
-        self.claim.release(node);
+        claim.release(node);
         grads
     }
 
     /// Runs until no gradient is left.
     pub fn run(&mut self) -> Result<()> {
-        while let Some(entry) = self.ready.pop() {
-            // SAFETY: the roots keep every node of the graph alive; the reference is borrowed from them.
-            let node = ManuallyDrop::new(unsafe { NodeRef::from_raw(entry.node) });
-            let grads = self.take(&node);
+        loop {
             self.steps += 1;
             if self.steps.is_multiple_of(POLL_EVERY) {
                 host::poll()?;
             }
-            self.step(&node, grads)?;
+            if let Some(InHand { node, nr, grad }) = self.hand.take() {
+                // SAFETY: the roots keep every node of the graph alive; the reference is borrowed from them.
+                let node = ManuallyDrop::new(unsafe { NodeRef::from_raw(node) });
+                if node.output_count() == 1 && nr == 0 {
+                    self.step(&node, &mut [Some(grad)])?;
+                } else {
+                    self.step(&node, &mut alone(&node, nr, grad)?)?;
+                }
+            } else if let Some(entry) = self.ready.pop() {
+                // SAFETY: as above.
+                let node = ManuallyDrop::new(unsafe { NodeRef::from_raw(entry.node) });
+                let mut grads = self.take(&node);
+                self.step(&node, &mut grads)?;
+            } else {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
-    fn step(&mut self, node: &NodeRef, mut grads: Grads) -> Result<()> {
-        if let Some(extra) = node.extra() {
-            run_hooks(extra, &mut grads)?;
+    /// Runs a node; its gradients are used up.
+    fn step(&mut self, node: &NodeRef, grads: &mut [Option<Tensor>]) -> Result<()> {
+        if node.is_watched()
+            && let Some(extra) = node.extra()
+        {
+            run_hooks(extra, grads)?;
         }
         if let Some(wanted) = &mut self.wanted {
-            wanted.collect(node, &grads);
+            wanted.collect(node, grads);
             if !node.edges().iter().any(|e| wanted.reach.leads(&e.node)) {
                 return Ok(());
             }
@@ -181,14 +221,15 @@ impl Run {
         let Some(saved) = node.open_saved(self.retain) else { return Err(freed(node)) };
         let ctx = BackwardCtx { node, saved };
         let mut out = Gradients::new(node.edges());
-        if let Err(e) = node.rule().backward(&ctx, &grads, &mut out) {
+        if let Err(e) = node.rule().backward(&ctx, grads, &mut out) {
             if !self.retain {
                 node.restore_saved(ctx.saved);
             }
             return Err(e);
         }
-        drop(ctx);
-        drop(grads);
+        discard(ctx.saved);
+        // Given up before the results go on, so that a gradient handed through is nobody else's.
+        grads.iter_mut().for_each(|g| *g = None);
         if let (false, Some(extra)) = (self.retain, node.extra()) {
             extra.drop_packed();
         }
@@ -198,8 +239,8 @@ impl Run {
     #[inline]
     fn pass_on(&mut self, node: &NodeRef, mut out: Gradients<'_>) -> Result<()> {
         let foreign = node.rule().is_foreign();
-        for (k, (edge, slot)) in node.edges().iter().zip(out.slots.iter_mut()).enumerate() {
-            let Some(mut grad) = slot.take() else { continue };
+        for (k, edge) in node.edges().iter().enumerate() {
+            let Some(mut grad) = out.slots[k].take() else { continue };
             if foreign {
                 grad = check::fit_input(node, k, grad)?;
             }
@@ -208,6 +249,9 @@ impl Run {
             }
             self.give(&edge.node, edge.nr, grad)?;
         }
+        // All were taken.
+        out.slots.clear();
+        discard(out.slots);
         Ok(())
     }
 }
@@ -223,9 +267,20 @@ impl Drop for Run {
     }
 }
 
-fn finish_leaf(node: &Node, grads: Grads) -> Result<()> {
+/// The gradients of a node of which only output `nr` has one.
+#[cold]
+fn alone(node: &Node, nr: u32, grad: Tensor) -> Result<Grads> {
+    let mut grads: Grads = std::iter::repeat_with(|| None).take(node.output_count()).collect();
+    match grads.get_mut(nr as usize) {
+        Some(slot) => *slot = Some(grad),
+        None => return Err(no_output(node, nr)),
+    }
+    Ok(grads)
+}
+
+fn finish_leaf(node: &Node, grads: &mut [Option<Tensor>]) -> Result<()> {
     let leaf = node.extra().and_then(|e| e.leaf.as_ref());
-    let (Some(leaf), Some(Some(grad))) = (leaf, grads.into_iter().next()) else { return Ok(()) };
+    let (Some(leaf), Some(grad)) = (leaf, grads.first_mut().and_then(Option::take)) else { return Ok(()) };
     let spec = &leaf.spec;
     if grad.sizes() != spec.sizes.as_slice() || grad.dtype() != spec.dtype {
         let message = format!(
@@ -243,7 +298,8 @@ fn finish_leaf(node: &Node, grads: Grads) -> Result<()> {
 }
 
 /// Hooks see the whole gradient of an output and may replace it; then it is kept where the user asked for it.
-fn run_hooks(extra: &NodeExtra, grads: &mut Grads) -> Result<()> {
+#[cold]
+fn run_hooks(extra: &NodeExtra, grads: &mut [Option<Tensor>]) -> Result<()> {
     for (nr, slot) in grads.iter_mut().enumerate() {
         let Some(grad) = slot else { continue };
         for hook in extra.hooks(nr as u32) {

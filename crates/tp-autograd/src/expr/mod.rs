@@ -14,7 +14,7 @@ use parse::Parser;
 use run::{Formula, Slot, Source};
 use smallvec::SmallVec;
 use tp_dispatch::bind::ParamKind;
-use tp_dispatch::{Arg, Call, Error, OpDef, Result, Value};
+use tp_dispatch::{Arg, Call, Error, OpDef, Result, Value, call_one};
 use tp_tensor::{DType, Tensor};
 
 /// A name that formulas may use, besides `grad`.
@@ -37,6 +37,7 @@ pub(crate) struct ExprRule {
     /// The variables that are tensors, as bits. Variable i is argument i; the output comes last.
     tensors: u64,
     args: u64,
+    plans: record::Plans,
     /// The argument an in-place op writes to.
     written: Option<usize>,
 }
@@ -65,11 +66,14 @@ impl ExprRule {
             }
         }
         let tensors = variables.iter().enumerate().fold(0, |bits, (i, v)| bits | u64::from(v.is_tensor) << i);
+        let uses: Box<[u64]> =
+            formulas.iter().map(|f: &Option<Formula>| f.as_ref().map_or(0, |f| f.uses)).collect();
         Ok(ExprRule {
             name: name.into(),
+            plans: record::plans(&uses, tensors),
             variables: variables.into(),
             tensors,
-            uses: formulas.iter().map(|f: &Option<Formula>| f.as_ref().map_or(0, |f| f.uses)).collect(),
+            uses,
             formulas: formulas.into(),
             args,
             written: def.params.written.first().map(|&i| i as usize),
@@ -82,9 +86,9 @@ impl ExprRule {
         edges.iter().fold(0, |bits, e| bits | self.uses[e.arg()])
     }
 
-    /// Whether calls can be recorded the short way: the op writes to nothing.
+    /// Whether calls can be recorded the short way: the op writes to nothing, and has few arguments.
     pub fn is_pure(&self) -> bool {
-        self.written.is_none()
+        self.written.is_none() && self.formulas.len() <= record::MOST
     }
 
     /// Saved tensors and scalars, by variable.
@@ -142,7 +146,7 @@ impl ExprRule {
                 }
             };
         }
-        ops::call(op?, &values[..args.len()]).map(Some)
+        call_one(op?, &values[..args.len()]).map(Some)
     }
 
     /// What is saved of an argument: itself, or for one about to be overwritten a copy that keeps its history.

@@ -4,7 +4,7 @@ use super::scalar::{self, ScalarFn};
 use crate::ops;
 use smallvec::SmallVec;
 use std::sync::OnceLock;
-use tp_dispatch::{Arg, Error, OpHandle, Result};
+use tp_dispatch::{Arg, Error, OpHandle, Result, call_one};
 use tp_tensor::{DType, Scalar, Tensor};
 
 /// Where an operand comes from.
@@ -93,11 +93,11 @@ impl Frame<'_> {
             Step::Op { name, op, args } => {
                 let op = handle(name, op, args.len())?;
                 match *args.as_slice() {
-                    [a] => ops::call(op, &[self.arg(a)]),
-                    [a, b] => ops::call(op, &[self.arg(a), self.arg(b)]),
+                    [a] => call_one(op, &[self.arg(a)]),
+                    [a, b] => call_one(op, &[self.arg(a), self.arg(b)]),
                     ref more => {
                         let values: SmallVec<[Arg<'_>; 3]> = more.iter().map(|&a| self.arg(a)).collect();
-                        ops::call(op, &values)
+                        call_one(op, &values)
                     }
                 }
                 .map(Slot::Tensor)

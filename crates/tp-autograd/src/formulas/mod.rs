@@ -23,6 +23,7 @@ pub(crate) struct Named {
     save: fn(&Call<'_>, &mut Saver<'_>) -> Result<()>,
     /// Saves output 0 as well, behind the inputs.
     saves_output: bool,
+    specs: bool,
     back: fn(&BackwardCtx<'_>, &Tensor, &mut Gradients<'_>) -> Result<()>,
 }
 
@@ -33,11 +34,15 @@ impl Named {
         save: fn(&Call<'_>, &mut Saver<'_>) -> Result<()>,
         back: fn(&BackwardCtx<'_>, &Tensor, &mut Gradients<'_>) -> Result<()>,
     ) -> Named {
-        Named { name, args, save, saves_output: false, back }
+        Named { name, args, save, saves_output: false, specs: false, back }
     }
 
     const fn with_output(self) -> Named {
         Named { saves_output: true, ..self }
+    }
+
+    const fn with_specs(self) -> Named {
+        Named { specs: true, ..self }
     }
 }
 
@@ -48,6 +53,10 @@ impl VjpRule for Named {
 
     fn args(&self) -> u64 {
         self.args
+    }
+
+    fn keeps_specs(&self) -> bool {
+        self.specs
     }
 
     fn save_inputs(&self, call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {

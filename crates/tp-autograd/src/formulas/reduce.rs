@@ -9,23 +9,21 @@ use tp_dispatch::{Arg, Call, Result, state};
 use tp_tensor::{DType, Dims, Scalar, Tensor};
 
 pub(super) static RULES: &[Named] = &[
-    Named::new("sum", 1, save_sum, sum),
-    Named::new("mean", 1, save_mean, mean),
-    Named::new("max", 1, save_extremum, extremum).with_output(),
-    Named::new("min", 1, save_extremum, extremum).with_output(),
-    Named::new("prod", 1, save_prod, prod).with_output(),
-    Named::new("var", 1, save_var, var),
-    Named::new("std", 1, save_var, std).with_output(),
-    Named::new("logsumexp", 1, save_extremum, logsumexp).with_output(),
+    Named::new("sum", 1, save_sum, sum).with_specs(),
+    Named::new("mean", 1, save_mean, mean).with_specs(),
+    Named::new("max", 1, save_extremum, extremum).with_specs().with_output(),
+    Named::new("min", 1, save_extremum, extremum).with_specs().with_output(),
+    Named::new("prod", 1, save_prod, prod).with_specs().with_output(),
+    Named::new("var", 1, save_var, var).with_specs(),
+    Named::new("std", 1, save_var, std).with_specs().with_output(),
+    Named::new("logsumexp", 1, save_extremum, logsumexp).with_specs().with_output(),
     Named::new("sum_to_size", 1, super::save_sizes, sum_to_size),
 ];
 
-/// Values 0 and 1: the sizes before, and the axes that went away (none when the reduced axes were kept as 1, or
-/// when all went).
+/// Value 0: the axes that went away (none when the reduced axes were kept as 1, or when all went). The sizes before
+/// are in the spec of the input.
 fn save_axes(call: &Call<'_>, saver: &mut Saver<'_>, keepdims: usize) -> Result<Option<Dims>> {
-    let x = call.tensor(0)?;
-    let axes = axes_of(call, 1, x.ndim())?;
-    saver.ints(x.sizes());
+    let axes = axes_of(call, 1, call.tensor(0)?.ndim())?;
     match &axes {
         Some(axes) if !call.bool(keepdims)? => {
             let mut gone = axes.clone();
@@ -40,24 +38,32 @@ fn save_axes(call: &Call<'_>, saver: &mut Saver<'_>, keepdims: usize) -> Result<
 /// A reduced tensor with its lost axes back, of size 1 (or 0-d, which broadcasts as well).
 fn with_axes(ctx: &BackwardCtx<'_>, reduced: &Tensor) -> Result<Tensor> {
     let mut t = reduced.clone();
-    for &axis in ctx.ints(1) {
+    for &axis in ctx.ints(0) {
         t = ops::UNSQUEEZE.call(&[Arg::Tensor(&t), Arg::Int(axis)])?;
     }
     Ok(t)
 }
 
 fn spread(ctx: &BackwardCtx<'_>, reduced: &Tensor) -> Result<Tensor> {
-    ops::expand(&with_axes(ctx, reduced)?, ctx.ints(0))
+    if ctx.ints(0).is_empty() {
+        return ops::expand(reduced, ctx.input_sizes(0));
+    }
+    ops::expand(&with_axes(ctx, reduced)?, ctx.input_sizes(0))
 }
 
 fn save_sum(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
-    saver.set_bits(dtype_bits(call.tensor(0)?.dtype()));
-    save_axes(call, saver, 3).map(drop)
+    if !matches!(call.args.get(1), Some(Arg::None)) {
+        save_axes(call, saver, 3)?;
+    }
+    Ok(())
 }
 
 fn sum(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
-    let dtype = dtype_of_bits(ctx.bits()).unwrap_or(grad.dtype());
-    out.set(0, spread(ctx, &ops::astype(grad.clone(), dtype)?)?);
+    let spread = match ctx.input_spec(0) {
+        Some(x) if x.dtype != grad.dtype() => spread(ctx, &ops::astype(grad.clone(), x.dtype)?)?,
+        _ => spread(ctx, grad)?,
+    };
+    out.put(0, Some(spread));
     Ok(())
 }
 
@@ -72,7 +78,7 @@ fn float_value(ctx: &BackwardCtx<'_>, k: usize) -> f64 {
 }
 
 fn mean(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
-    let count = Scalar::Float(float_value(ctx, 2));
+    let count = Scalar::Float(float_value(ctx, 1));
     let share = ops::DIV_SCALAR.call(&[Arg::Tensor(grad), Arg::Scalar(count)])?;
     out.set(0, spread(ctx, &share)?);
     Ok(())
@@ -90,7 +96,7 @@ fn extremum(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Re
     let hit = ops::EQ.call(&[Arg::Tensor(&x), Arg::Tensor(&best)])?;
     let grad = with_axes(ctx, grad)?;
     let hits = ops::sum_to_size(ops::astype(hit.clone(), grad.dtype())?, grad.sizes())?;
-    let share = ops::expand(&ops::div(&grad, &hits)?, ctx.ints(0))?;
+    let share = ops::expand(&ops::div(&grad, &hits)?, ctx.input_sizes(0))?;
     let none = Arg::Scalar(Scalar::Float(0.0));
     out.set(0, ops::WHERE_SCALAR.call(&[Arg::Tensor(&hit), Arg::Tensor(&share), none])?);
     Ok(())
@@ -119,8 +125,8 @@ fn save_var(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
 
 fn var(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
     let x = ctx.saved(0)?;
-    let mean = ops::MEAN.call(&[Arg::Tensor(&x), ctx.value(3).as_arg(), Arg::Bool(true)])?;
-    let scaled = ops::mul_scalar(&with_axes(ctx, grad)?, 2.0 / float_value(ctx, 2))?;
+    let mean = ops::MEAN.call(&[Arg::Tensor(&x), ctx.value(2).as_arg(), Arg::Bool(true)])?;
+    let scaled = ops::mul_scalar(&with_axes(ctx, grad)?, 2.0 / float_value(ctx, 1))?;
     out.set(0, ops::mul(&scaled, &ops::sub(&x, &mean)?)?);
     Ok(())
 }
@@ -156,12 +162,12 @@ fn prod(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result
     let x = ctx.saved(0)?;
     let (grad, product) = (with_axes(ctx, grad)?, with_axes(ctx, &ctx.saved(1)?)?);
     let others = match state::is_grad_enabled() {
-        true => products_of_others(&x, ctx.ints(2))?,
-        false => shortcut(&x, &product, ctx.ints(2))?,
+        true => products_of_others(&x, ctx.ints(1))?,
+        false => shortcut(&x, &product, ctx.ints(1))?,
     };
     let g = ops::mul(&grad, &others)?;
     let dtype = dtype_of_bits(ctx.bits()).unwrap_or(g.dtype());
-    out.set(0, ops::astype(ops::expand(&g, ctx.ints(0))?, dtype)?);
+    out.set(0, ops::astype(ops::expand(&g, ctx.input_sizes(0))?, dtype)?);
     Ok(())
 }
 

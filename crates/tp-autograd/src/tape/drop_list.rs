@@ -11,30 +11,28 @@ struct DropList {
     draining: Cell<bool>,
 }
 
-thread_local! {
+tp_tensor::per_thread!(
     // No destructor, so that it can be used while the thread is torn down.
-    static LIST: DropList = const { DropList { head: Cell::new(null_mut()), draining: Cell::new(false) } };
-}
+    fn own() -> *const DropList = DropList { head: Cell::new(null_mut()), draining: Cell::new(false) }
+);
 
 /// Frees a node that nobody owns any more, now or when the drop in progress comes to it.
 ///
 /// # Safety
 /// The last reference to `node` was given up, and it is not used again.
 pub(super) unsafe fn push(node: NonNull<Node>) {
-    LIST.with(|list| {
-        // SAFETY: the node is ours alone.
-        unsafe { node.as_ref() }.set_link(list.head.get());
+    // SAFETY: this thread's list; the node is ours alone, and nodes on the list are owned by it.
+    unsafe {
+        let list = &*own();
+        node.as_ref().set_link(list.head.get());
         list.head.set(node.as_ptr());
         if list.draining.replace(true) {
             return;
         }
         while let Some(node) = NonNull::new(list.head.get()) {
-            // SAFETY: nodes on the list are owned by it.
-            unsafe {
-                list.head.set(node.as_ref().link());
-                Node::destroy(node);
-            }
+            list.head.set(node.as_ref().link());
+            Node::destroy(node);
         }
         list.draining.set(false);
-    });
+    }
 }

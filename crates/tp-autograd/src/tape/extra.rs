@@ -1,5 +1,5 @@
-//! The rare parts of a node, in a block of their own: hooks, retained gradients, the leaf's `.grad`, what a host
-//! rule keeps, and the specs that gradients of foreign rules are checked against.
+//! The rare parts of a node, in a block of their own: hooks, retained gradients, the leaf's `.grad`, and what a host
+//! rule keeps.
 
 use super::packed::Packed;
 use crate::spin::Spin;
@@ -32,8 +32,14 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// That of no tensor.
+    pub(super) fn none() -> Spec {
+        Spec { sizes: Dims::new(), dtype: DType::Bool, device: Device::CPU }
+    }
+
+    #[inline]
     pub fn of(t: &Tensor) -> Spec {
-        Spec { sizes: Dims::from_slice(t.sizes()), dtype: t.dtype(), device: t.device() }
+        Spec { sizes: t.sizes_owned(), dtype: t.dtype(), device: t.device() }
     }
 }
 
@@ -59,8 +65,6 @@ type Retained = SmallVec<[(u32, Arc<GradSlot>); 1]>;
 pub struct NodeExtra {
     pub(crate) leaf: Option<Leaf>,
     pub(crate) host: AtomicPtr<()>,
-    /// Specs of the inputs with an edge, in order of the edges, then of the outputs.
-    pub(crate) specs: Option<Box<[Spec]>>,
     pub(crate) payload: Mutex<Option<HostRef>>,
     pub(super) packed: Mutex<Vec<Packed>>,
     /// Where the node was recorded, while anomalies are looked for.

@@ -17,9 +17,9 @@ pub use packed::{SavedHooks, SavedTensorsHooks};
 pub use record::{Saver, record_node};
 pub use saved::SavedTensor;
 
-pub(crate) use draft::{Counts, Draft, Head, Parts};
+pub(crate) use draft::{Draft, Head};
 pub(crate) use extra::{GradSlot, Leaf};
 pub(crate) use handle::Claim;
-pub(crate) use node::{flag, tick};
+pub(crate) use node::{Counts, flag, tick};
 pub(crate) use packed::{is_active as hooks_active, unpack};
 pub(crate) use record::{Edges, Recipe, Saved, collect_edges, differentiable, tie};

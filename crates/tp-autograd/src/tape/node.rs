@@ -8,7 +8,7 @@
 //! a dying node cannot be claimed.
 
 use super::drop_list;
-use super::extra::NodeExtra;
+use super::extra::{NodeExtra, Spec};
 use super::handle::NodeRef;
 use super::saved::SavedTensor;
 use crate::rule::VjpRule;
@@ -18,7 +18,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use tp_dispatch::{OpHandle, Value};
-use tp_tensor::{Tensor, pool};
+use tp_tensor::{ExtHead, Tensor, pool};
 
 pub(crate) mod flag {
     /// Its saved tensors were given up by a backward run.
@@ -33,10 +33,16 @@ pub(crate) mod flag {
     pub const VIEW: u16 = 1 << 4;
     /// `rule` owns a reference of an `Arc`.
     pub const SHARED_RULE: u16 = 1 << 5;
+    /// Somebody wants to see its gradients: hooks, or gradients that are kept.
+    pub const WATCHED: u16 = 1 << 6;
+    /// It keeps a `Spec` per edge and per output.
+    pub const SPECS: u16 = 1 << 7;
 }
 
 #[repr(C)]
 pub struct Node {
+    /// A tensor's slot for the tape may point here.
+    pub(super) ext: ExtHead,
     pub(super) refs: AtomicU32,
     pub(super) flags: AtomicU16,
     pub(super) lock: AtomicBool,
@@ -58,7 +64,7 @@ unsafe impl Send for Node {}
 // SAFETY: as above.
 unsafe impl Sync for Node {}
 
-const _: () = assert!(size_of::<Node>() == 80);
+const _: () = assert!(size_of::<Node>() == 88);
 
 /// Where a gradient goes: output `nr` of the node that made an input, and which input that was.
 pub struct Edge {
@@ -99,13 +105,32 @@ pub(crate) fn tick(newest_edge: u64) -> u64 {
     before + 1
 }
 
-pub(super) fn layout_of(outputs: usize, edges: usize, saved: usize, values: usize) -> Layout {
-    let tail = outputs * size_of::<Option<Tensor>>()
-        + edges * size_of::<Edge>()
-        + saved * size_of::<SavedTensor>()
-        + values * size_of::<Value>();
-    // SAFETY: node parts are counted by u32, so the size cannot overflow; 16 is a power of two.
-    unsafe { Layout::from_size_align_unchecked(size_of::<Node>() + tail, 16) }
+/// How many of each a node has.
+#[derive(Clone, Copy)]
+pub(crate) struct Counts {
+    pub outputs: u32,
+    pub edges: u32,
+    pub saved: u32,
+    pub values: u32,
+    /// With a spec per edge and per output.
+    pub specs: bool,
+}
+
+impl Counts {
+    pub(super) fn specs(self) -> usize {
+        if self.specs { self.edges as usize + self.outputs as usize } else { 0 }
+    }
+
+    #[inline]
+    pub(super) fn layout(self) -> Layout {
+        let tail = self.outputs as usize * size_of::<Option<Tensor>>()
+            + self.edges as usize * size_of::<Edge>()
+            + self.saved as usize * size_of::<SavedTensor>()
+            + self.values as usize * size_of::<Value>()
+            + self.specs() * size_of::<Spec>();
+        // SAFETY: node parts are counted by u32, so the size cannot overflow; 16 is a power of two.
+        unsafe { Layout::from_size_align_unchecked(size_of::<Node>() + tail, 16) }
+    }
 }
 
 impl Node {
@@ -115,19 +140,34 @@ impl Node {
         // SAFETY: the caller's promise; the counts are those the node was made with.
         unsafe {
             let n = node.as_ref();
-            let layout = layout_of(n.outputs as usize, n.edges as usize, n.saved as usize, n.values as usize);
-            ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.slots_ptr(), n.outputs as usize));
-            ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.edges_ptr(), n.edges as usize));
-            ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.saved_ptr(), n.saved as usize));
-            ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.values_ptr(), n.values as usize));
+            let counts = n.counts();
+            for nr in 0..counts.outputs as usize {
+                ptr::drop_in_place(n.slots_ptr().add(nr));
+            }
+            for k in 0..counts.edges as usize {
+                ptr::drop_in_place(n.edges_ptr().add(k));
+            }
+            if counts.saved | counts.values != 0 || counts.specs {
+                ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.saved_ptr(), counts.saved as usize));
+                ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.values_ptr(), counts.values as usize));
+                ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.specs_ptr(), counts.specs()));
+            }
             let extra = n.extra.load(Ordering::Acquire);
             if !extra.is_null() {
                 drop(Box::from_raw(extra));
             }
-            if n.has(flag::SHARED_RULE) {
-                drop(Arc::from_raw(n.rule.as_ptr()));
-            }
-            pool::node_free(node.cast(), layout);
+            n.drop_rule();
+            pool::node_free(node.cast(), counts.layout());
+        }
+    }
+
+    /// # Safety
+    /// The node is going away, and nobody uses its rule again.
+    #[inline]
+    pub(super) unsafe fn drop_rule(&self) {
+        if self.has(flag::SHARED_RULE) {
+            // SAFETY: the node owned a reference.
+            drop(unsafe { Arc::from_raw(self.rule.as_ptr()) });
         }
     }
 
@@ -153,6 +193,18 @@ impl Node {
     pub(super) fn values_ptr(&self) -> *mut Value {
         // SAFETY: values follow the saved tensors.
         unsafe { self.saved_ptr().add(self.saved as usize).cast() }
+    }
+
+    #[inline]
+    pub(super) fn specs_ptr(&self) -> *mut Spec {
+        // SAFETY: specs follow the values.
+        unsafe { self.values_ptr().add(self.values as usize).cast() }
+    }
+
+    #[inline]
+    fn counts(&self) -> Counts {
+        let Node { outputs, edges, saved, values, .. } = *self;
+        Counts { outputs, edges, saved, values, specs: self.has(flag::SPECS) }
     }
 
     #[inline]
@@ -196,6 +248,13 @@ impl Node {
     pub fn values(&self) -> &[Value] {
         // SAFETY: written at creation, immutable since.
         unsafe { std::slice::from_raw_parts(self.values_ptr(), self.values as usize) }
+    }
+
+    /// What gradients of a foreign rule are checked against: the inputs behind the edges, then the outputs. Empty for
+    /// rules of ours.
+    pub fn specs(&self) -> &[Spec] {
+        // SAFETY: written at creation, immutable since.
+        unsafe { std::slice::from_raw_parts(self.specs_ptr(), self.counts().specs()) }
     }
 
     /// Bits that the rule gave at recording.
@@ -244,6 +303,17 @@ impl Node {
         unsafe { p.as_ref() }
     }
 
+    /// The node's rare parts, where hooks and kept gradients are about to be put.
+    pub(crate) fn watched(&self) -> &NodeExtra {
+        let extra = self.extra_or_install();
+        self.flags.fetch_or(flag::WATCHED, Ordering::Release);
+        extra
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & flag::WATCHED != 0
+    }
+
     pub(crate) fn extra_or_install(&self) -> &NodeExtra {
         if let Some(extra) = self.extra() {
             return extra;
@@ -275,10 +345,16 @@ impl Node {
     }
 
     /// What was saved: copies when the graph is retained, else the originals. None once they were given up.
+    #[inline]
     pub(crate) fn open_saved(&self, retain: bool) -> Option<SmallVec<[SavedTensor; 3]>> {
         if self.saved == 0 {
             return (!self.has(flag::FREED)).then(SmallVec::new);
         }
+        self.take_saved(retain)
+    }
+
+    #[inline(never)]
+    fn take_saved(&self, retain: bool) -> Option<SmallVec<[SavedTensor; 3]>> {
         self.with_saved(|saved| {
             if self.has(flag::FREED) {
                 return None;

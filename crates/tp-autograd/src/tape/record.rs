@@ -1,15 +1,17 @@
 //! Recording: which inputs a call needs gradients for, what its rule saves, and tying the outputs to the new node.
 
-use super::draft::Parts;
+use super::draft::{Draft, Head};
 use super::extra::{NodeExtra, Spec};
 use super::handle::NodeRef;
-use super::node::{Edge, Node, flag};
+use super::node::{Counts, Edge, flag, tick};
 use super::packed::{self, Packed, SavedHooks};
 use super::saved::{self, SavedTensor};
+use crate::discard::is_spent;
 use crate::rule::{Rule, RuleHandle, VjpRule};
 use crate::{anomaly, hooks, meta};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use std::ptr;
 use std::sync::Arc;
 use tp_dispatch::host::HostRef;
 use tp_dispatch::{Arg, Call, Error, OpHandle, Result, Value, state};
@@ -59,6 +61,20 @@ pub(crate) struct Saved {
     bits: u64,
     rare: Option<Box<Rare>>,
     not_differentiable: SmallVec<[u32; 2]>,
+}
+
+impl Saved {
+    /// As `drop`, without a call where a node took everything.
+    #[inline(always)]
+    pub fn discard(self) {
+        if is_spent(&self.tensors)
+            && is_spent(&self.values)
+            && is_spent(&self.not_differentiable)
+            && self.rare.is_none()
+        {
+            std::mem::forget(self);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -165,7 +181,7 @@ impl<'a> Saver<'a> {
 
 /// A node to be: everything but its outputs.
 pub(crate) struct Recipe<'a> {
-    pub rule: Rule,
+    pub rule: &'a Rule,
     pub op: Option<OpHandle>,
     pub edges: &'a mut Edges,
     pub saved: &'a mut Saved,
@@ -174,54 +190,73 @@ pub(crate) struct Recipe<'a> {
 }
 
 impl Recipe<'_> {
-    /// Builds the node. `specs` gives what the gradients of a foreign rule are checked against: the inputs with an
-    /// edge, then the outputs.
+    /// Builds the node. Where the rule keeps specs, `tensors` gives what they are of: the input behind each edge, then
+    /// each output.
     #[inline]
-    pub fn build(self, specs: impl FnOnce(&[Edge]) -> Box<[Spec]>) -> Result<NodeRef> {
+    pub fn build<'t>(self, tensors: impl FnOnce(&[Edge], &mut dyn FnMut(&'t Tensor))) -> Result<NodeRef> {
         let Recipe { rule, op, edges, saved, outputs, mut flags } = self;
-        let mut extra = None;
-        if rule.foreign || saved.rare.is_some() || anomaly::is_on() {
-            let rare = saved.rare.as_deref_mut().map(std::mem::take).unwrap_or_default();
-            if let Some(e) = rare.error {
-                return Err(e);
-            }
-            if rare.payload.is_some() || !rare.packed.is_empty() {
+        let mut extra = ptr::null_mut();
+        if saved.rare.is_some() || anomaly::is_on() {
+            let mut rare = rare_parts(saved)?;
+            if !rare.packed.get_mut().is_empty() || rare.payload.get_mut().is_some() {
                 flags |= flag::REACHES;
             }
-            extra = Some(Box::new(NodeExtra {
-                specs: rule.foreign.then(|| specs(edges)),
-                payload: Mutex::new(rare.payload),
-                packed: Mutex::new(rare.packed),
-                location: if anomaly::is_on() { tp_dispatch::host::location() } else { None },
-                ..NodeExtra::default()
-            }));
+            extra = Box::into_raw(rare);
         }
-        if rule.reaches_host
-            || edges.iter().any(|e| e.node.reaches_host())
-            || saved.tensors.iter().any(|s| s.raw().is_some_and(Tensor::needs_tracking))
-        {
+        let (mut seq, mut reaches) = (0, rule.reaches_host);
+        for e in edges.iter() {
+            seq = seq.max(e.node.seq());
+            reaches |= e.node.reaches_host();
+        }
+        if reaches || saved.tensors.iter().any(|s| s.raw().is_some_and(Tensor::needs_tracking)) {
             flags |= flag::REACHES;
         }
-        let (tensors, values) = (&mut saved.tensors, &mut saved.values);
-        let parts = Parts {
-            rule: rule.handle,
-            op,
-            bits: saved.bits,
+        let counts = Counts {
             outputs,
-            flags,
-            edges,
-            saved: tensors,
-            values,
-            extra,
+            edges: edges.len() as u32,
+            saved: saved.tensors.len() as u32,
+            values: saved.values.len() as u32,
+            specs: rule.specs,
         };
-        let node = Node::create(parts)?;
-        if node.reaches_host()
+        let head = Head { op, bits: saved.bits, flags, seq: tick(seq), extra };
+        let mut draft = Draft::new(&rule.handle, &head, &counts)?;
+        // SAFETY: exactly what was counted: a spec per edge and per output, then the lists themselves.
+        let node = unsafe {
+            if rule.specs {
+                let mut left = counts.specs();
+                tensors(edges, &mut |t| {
+                    if left > 0 {
+                        draft.spec(Spec::of(t));
+                        left -= 1;
+                    }
+                });
+                (0..left).for_each(|_| draft.spec(Spec::none()));
+            }
+            draft.fill(edges, &mut saved.tensors, &mut saved.values);
+            draft.finish()
+        };
+        if flags & flag::REACHES != 0
             && let Some(hooks) = hooks::host_hooks()
         {
             hooks.recorded(&node);
         }
         Ok(node)
     }
+}
+
+/// The parts of a node that few have.
+#[cold]
+fn rare_parts(saved: &mut Saved) -> Result<Box<NodeExtra>> {
+    let rare = saved.rare.as_deref_mut().map(std::mem::take).unwrap_or_default();
+    if let Some(e) = rare.error {
+        return Err(e);
+    }
+    Ok(Box::new(NodeExtra {
+        payload: Mutex::new(rare.payload),
+        packed: Mutex::new(rare.packed),
+        location: if anomaly::is_on() { tp_dispatch::host::location() } else { None },
+        ..NodeExtra::default()
+    }))
 }
 
 /// Gives every differentiable output its history; outputs are numbered in order, lists flattened.
@@ -274,16 +309,15 @@ pub fn record_node(
     let mut saved = Saved::default();
     save(&mut Saver::new(&edges, &mut saved))?;
     let recipe = Recipe {
-        rule: Rule::of(RuleHandle::Shared(rule)),
+        rule: &Rule::of(RuleHandle::Shared(rule)),
         op: None,
         edges: &mut edges,
         saved: &mut saved,
         outputs: outputs.len() as u32,
         flags: 0,
     };
-    let node = recipe.build(|edges| {
-        let used = edges.iter().filter_map(|e| inputs.get(e.index()));
-        used.chain(outputs).map(|t| Spec::of(t)).collect()
+    let node = recipe.build(|edges, keep| {
+        edges.iter().filter_map(|e| inputs.get(e.index())).chain(outputs).for_each(|t| keep(t));
     })?;
     for (nr, t) in (0u32..).zip(outputs) {
         tie_one(&node, t, nr, &saved);

@@ -3,7 +3,6 @@
 pub mod cast;
 pub mod copy;
 pub mod create;
-pub mod fast;
 pub mod gather;
 pub mod index;
 pub mod inplace;
@@ -16,6 +15,7 @@ pub mod reduce_ops;
 pub mod rows;
 pub mod scan;
 pub mod shared;
+pub mod short;
 pub mod softmax;
 pub mod softmax_strips;
 pub mod sort;

@@ -3,12 +3,11 @@
 //! dtypes of the tensors and the kinds of the numbers, so that nothing is hashed on the way.
 
 use crate::cpu::copy;
-use crate::row::FastPath;
 use smallvec::SmallVec;
 use std::sync::{Arc, OnceLock};
 use tp_dispatch::host::{HostVisitor, without_lock};
 use tp_dispatch::kernel::KernelObject;
-use tp_dispatch::{Arg, Call, Error, Result, Rets, Value};
+use tp_dispatch::{Arg, Call, Error, Result, Rets, ShortFn, Value};
 use tp_expr::tile::Strided;
 use tp_expr::{ArgType, ExprError, ScalarExpr, TileKernel};
 use tp_tensor::dtype::Category;
@@ -105,17 +104,18 @@ impl Elementwise {
 /// The kernel of a pointwise row.
 pub struct PointwiseKernel {
     pub function: Elementwise,
-    pub fast: Option<FastPath>,
+    pub short: Option<ShortFn>,
 }
 
 impl KernelObject for PointwiseKernel {
     fn call(&self, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-        if self.fast.is_some_and(|fast| fast(call, rets)) {
-            return Ok(());
-        }
         let out = self.function.apply(call.args).map_err(|e| e.with_op(call.op.name()))?;
         rets.push(Value::Tensor(out));
         Ok(())
+    }
+
+    fn short(&self) -> Option<ShortFn> {
+        self.short
     }
 
     fn trace(&self, _: &mut HostVisitor<'_>) {}

@@ -1,7 +1,7 @@
 //! Pointwise rows of two operands. One row is three ops: two tensors, tensor and number, number and tensor; the
 //! number is weak, so it never widens the tensor's dtype within its kind.
 
-use crate::cpu::fast;
+use crate::cpu::short;
 use crate::row::{Row, ZERO_GRAD, pointwise};
 use tp_dispatch::GradSpec::{Expr, NotDifferentiable};
 
@@ -26,10 +26,10 @@ const BITWISE: tp_dispatch::GradSpec = NotDifferentiable("bitwise operations hav
 
 pub static ROWS: &[Row] = &[
     // Arithmetic.
-    binary!("add", "x1 + x2", Expr(&[Some("grad"), Some("grad")]), fast = fast::add),
-    binary!("sub", "x1 - x2", Expr(&[Some("grad"), Some("-grad")]), fast = fast::sub),
-    binary!("mul", "x1 * x2", Expr(&[Some("grad * x2"), Some("grad * x1")]), fast = fast::mul),
-    binary!("div", "x1 / x2", Expr(&[Some("grad / x2"), Some("-grad * out / x2")]), fast = fast::div),
+    binary!("add", "x1 + x2", Expr(&[Some("grad"), Some("grad")]), short = short::add),
+    binary!("sub", "x1 - x2", Expr(&[Some("grad"), Some("-grad")]), short = short::sub),
+    binary!("mul", "x1 * x2", Expr(&[Some("grad * x2"), Some("grad * x1")]), short = short::mul),
+    binary!("div", "x1 / x2", Expr(&[Some("grad / x2"), Some("-grad * out / x2")]), short = short::div),
     binary!("floor_divide", "x1 // x2", Expr(&[Some(ZERO_GRAD), Some(ZERO_GRAD)])),
     binary!("remainder", "x1 % x2", Expr(&[Some("grad"), Some("-grad * (x1 // x2)")])),
     binary!(

@@ -16,7 +16,7 @@ macro_rules! inplace {
             ],
             effects: MUTATES,
             fake: None,
-            cpu: Cpu::InPlace(Scalars { expr: $expr, typed: &[], fast: None }),
+            cpu: Cpu::InPlace(Scalars { expr: $expr, typed: &[], short: None }),
             grad: $grad,
             tags: &[concat!("inplace=tp::", $name)],
             file: file!(),

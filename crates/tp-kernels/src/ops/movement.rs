@@ -1,6 +1,6 @@
 //! Movement rows: views, which share their argument's storage, and the rearrangements that copy.
 
-use crate::cpu;
+use crate::cpu::{self, short};
 use crate::fake;
 use crate::fake::view::{self, Shaped};
 use crate::row::{Row, op};
@@ -11,7 +11,7 @@ use tp_tensor::TensorSpec;
 
 /// `view!("schema", layout function, grad)`: kernel and fake rule are one function from call to layout.
 macro_rules! view {
-    ($schema:expr, $layout:path, $grad:expr) => {
+    ($schema:expr, $layout:path, $grad:expr $(, $($rest:tt)*)?) => {
         op!(
             [$schema],
             Some(|call| Ok(smallvec![FakeOut::View { of: 0, layout: $layout(call)? }])),
@@ -20,6 +20,7 @@ macro_rules! view {
                 Ok(())
             },
             $grad
+            $(, $($rest)*)?
         )
     };
 }
@@ -39,7 +40,12 @@ pub static ROWS: &[Row] = &[
         Rule("reshape")
     ),
     view!("view(Tensor(a) x, SymInt[] shape) -> Tensor(a)", view::view, Rule("reshape")),
-    view!("expand(Tensor(a) x, SymInt[] shape) -> Tensor(a)", view::expand, Rule("expand")),
+    view!(
+        "expand(Tensor(a) x, SymInt[] shape) -> Tensor(a)",
+        view::expand,
+        Rule("expand"),
+        short = short::expand
+    ),
     view!("squeeze(Tensor(a) x, int[1]? axis=None) -> Tensor(a)", view::squeeze, Rule("squeeze")),
     view!("unsqueeze(Tensor(a) x, int axis) -> Tensor(a)", view::unsqueeze, Rule("unsqueeze")),
     // Order of axes.

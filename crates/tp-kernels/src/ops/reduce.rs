@@ -1,6 +1,6 @@
 //! Reduction rows, and the rows along one axis: softmax, cumulative sums.
 
-use crate::cpu::{reduce_ops as cpu, scan, softmax};
+use crate::cpu::{reduce_ops as cpu, scan, short, softmax};
 use crate::fake::reduce as fake;
 use crate::row::{Row, op};
 use tp_dispatch::GradSpec::{NotDifferentiable, Rule};
@@ -11,7 +11,8 @@ pub static ROWS: &[Row] = &[
         ["sum(Tensor x, SymInt[1]? axis=None, *, ScalarType? dtype=None, bool keepdims=False) -> Tensor"],
         Some(fake::sum),
         cpu::sum,
-        Rule("sum")
+        Rule("sum"),
+        short = short::sum
     ),
     op!(
         ["prod(Tensor x, SymInt[1]? axis=None, *, ScalarType? dtype=None, bool keepdims=False) -> Tensor"],

@@ -1,6 +1,6 @@
 //! Pointwise rows of one tensor. Each is its scalar function and the gradient in terms of `x`, `out` and `grad`.
 
-use crate::cpu::fast;
+use crate::cpu::short;
 use crate::row::{Row, ZERO_GRAD, pointwise};
 use tp_dispatch::GradSpec::{Expr, NotDifferentiable};
 
@@ -18,7 +18,7 @@ pub static ROWS: &[Row] = &[
     // Identity and signs.
     unary!("clone", "x", Expr(&[Some("grad")]), tags = ["copy"]),
     unary!("positive", "x", Expr(&[Some("grad")])),
-    unary!("neg", "-x", Expr(&[Some("-grad")]), fast = fast::neg),
+    unary!("neg", "-x", Expr(&[Some("-grad")]), short = short::neg),
     unary!("abs", "abs(x)", Expr(&[Some("grad * sign(x)")])),
     unary!("sign", "sign(x)", Expr(&[Some(ZERO_GRAD)])),
     // Powers.

@@ -90,6 +90,7 @@ fn predict(op: OpHandle, args: &[Value]) -> Result<Rets> {
         args: &args,
         keys: tp_dispatch::KeySet::EMPTY,
         host: HostArgs::NONE,
+        table: None,
     };
     tp_dispatch::fake::materialize_fakes(&call, &mut || 1)
 }

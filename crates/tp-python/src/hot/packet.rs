@@ -8,7 +8,7 @@ use super::{ret, shell};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use tp_dispatch::dispatcher::Session;
+use tp_dispatch::dispatcher::{ArgKeys, Session};
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::{Arg, Error, OpHandle, Result, Rets};
 use tp_tensor::Scalar;
@@ -152,19 +152,46 @@ unsafe fn plain(op: OpHandle, args: &[Arg<'_>], objects: *const Obj) -> Option<R
     if !params.all_tensors || params.all.len() != args.len() {
         return None;
     }
-    let mut rets = Rets::new();
-    Some(match session.call(args, HostArgs(objects.cast()), &mut rets) {
-        // SAFETY: lock held.
-        Ok(()) => Ok(unsafe { ret::finish(rets) }),
-        Err(e) => Err(e.with_op(op.name())),
-    })
+    // SAFETY: lock held.
+    Some(unsafe { run(&session, op, args, HostArgs(objects.cast())) })
 }
 
 /// A call with converted arguments, for ops whose kernels are ours.
+///
+/// # Safety
+/// The interpreter lock is held.
 #[inline(always)]
 pub unsafe fn short(op: OpHandle, args: &[Arg<'_>]) -> Result<Obj> {
+    // SAFETY: lock held.
+    unsafe { run(&Session::open(op)?, op, args, HostArgs::NONE) }
+}
+
+/// Calls with bound arguments; the results as an object.
+///
+/// # Safety
+/// The interpreter lock is held.
+#[inline(always)]
+pub unsafe fn run(session: &Session<'_>, op: OpHandle, args: &[Arg<'_>], host: HostArgs) -> Result<Obj> {
+    let keys = ArgKeys::of(args);
+    // SAFETY: lock held.
+    unsafe {
+        match session.short(keys, args) {
+            Some(out) => Ok(shell::wrap(out)),
+            None => long(session, op, keys, args, host),
+        }
+    }
+}
+
+#[inline(never)]
+unsafe fn long(
+    session: &Session<'_>,
+    op: OpHandle,
+    keys: ArgKeys,
+    args: &[Arg<'_>],
+    host: HostArgs,
+) -> Result<Obj> {
     let mut rets = Rets::new();
-    match Session::open(op)?.call(args, HostArgs::NONE, &mut rets) {
+    match session.call_keyed(keys, args, host, &mut rets) {
         // SAFETY: lock held.
         Ok(()) => Ok(unsafe { ret::finish(rets) }),
         Err(e) => Err(e.with_op(op.name())),
@@ -211,11 +238,7 @@ unsafe fn bind_and_call(p: &Packet, i: usize, given: Given) -> std::result::Resu
     unsafe {
         let mut slots = bind::place(op.name(), &info, given, 0)?;
         let args = bind::convert(op.name(), &info, &mut slots, &mut scratch)?;
-        let mut rets = Rets::new();
-        Ok(match session.call(&args, HostArgs(slots.as_ptr().cast()), &mut rets) {
-            Ok(()) => Ok(ret::finish(rets)),
-            Err(e) => Err(e.with_op(op.name())),
-        })
+        Ok(run(&session, op, &args, HostArgs(slots.as_ptr().cast())))
     }
 }
 

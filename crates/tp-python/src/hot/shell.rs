@@ -219,13 +219,11 @@ pub unsafe extern "C" fn traverse(op: Obj, visit: ffi::visitproc, arg: *mut c_vo
             return 0;
         }
         let mut result = 0;
-        if let Some(ext) = t.ext_dyn() {
-            ext.trace(&mut |p| {
-                if result == 0 {
-                    result = visit(p.cast(), arg);
-                }
-            });
-        }
+        t.ext_trace(&mut |p| {
+            if result == 0 {
+                result = visit(p.cast(), arg);
+            }
+        });
         result
     }
 }
@@ -234,10 +232,8 @@ pub unsafe extern "C" fn clear(op: Obj) -> c_int {
     // SAFETY: called by the collector on a live object.
     unsafe {
         let t = tensor_of(op);
-        if t.ref_count() == 1
-            && let Some(ext) = t.ext_dyn()
-        {
-            ext.clear();
+        if t.ref_count() == 1 {
+            t.ext_clear();
         }
     }
     0

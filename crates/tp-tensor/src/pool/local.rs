@@ -42,23 +42,23 @@ pub struct ThreadCache {
     next: Cell<*const ThreadCache>,
 }
 
-thread_local! {
-    static CACHE: ThreadCache = const { ThreadCache::new() };
-}
+crate::per_thread!(
+    /// The calling thread's cache.
+    fn own() -> *const ThreadCache = ThreadCache::new()
+);
 
 /// Takes a block of a class. None: out of memory.
 #[inline(always)]
 pub fn take(class: usize) -> Option<NonNull<u8>> {
-    CACHE.with(|cache| {
-        let slot = cache.slot(class);
-        let head = slot.head.get();
-        if head.is_null() {
-            return cache.refill(class);
-        }
-        slot.head.set(unsafe { (*head).next });
-        slot.left.store(slot.left.load(Relaxed) + 1, Relaxed);
-        NonNull::new(head.cast())
-    })
+    let cache = unsafe { &*own() };
+    let slot = cache.slot(class);
+    let head = slot.head.get();
+    if head.is_null() {
+        return cache.refill(class);
+    }
+    slot.head.set(unsafe { (*head).next });
+    slot.left.store(slot.left.load(Relaxed) + 1, Relaxed);
+    NonNull::new(head.cast())
 }
 
 /// Puts a block back.
@@ -67,14 +67,13 @@ pub fn take(class: usize) -> Option<NonNull<u8>> {
 /// `ptr` came from `take(class)`, on any thread, and is not used again.
 #[inline(always)]
 pub unsafe fn give(class: usize, ptr: NonNull<u8>) {
-    CACHE.with(|cache| {
-        let slot = cache.slot(class);
-        let left = slot.left.load(Relaxed);
-        if left == 0 {
-            return cache.spill(class, ptr.cast().as_ptr());
-        }
-        slot.push(ptr.cast().as_ptr(), left);
-    });
+    let cache = unsafe { &*own() };
+    let slot = cache.slot(class);
+    let left = slot.left.load(Relaxed);
+    if left == 0 {
+        return cache.spill(class, ptr.cast().as_ptr());
+    }
+    slot.push(ptr.cast().as_ptr(), left);
 }
 
 impl Slot {
@@ -260,30 +259,25 @@ unsafe extern "C" fn retire(cache: *mut c_void) {
 
 /// Hands the calling thread's cached blocks to the depot.
 pub fn flush() {
-    CACHE.with(|cache| {
-        if cache.state.get() == State::Live {
-            cache.flush(&mut central::lock(), |class| BATCH[class]);
-        }
-    });
+    let cache = unsafe { &*own() };
+    if cache.state.get() == State::Live {
+        cache.flush(&mut central::lock(), |class| BATCH[class]);
+    }
 }
 
 /// Free blocks per class in the caches of all threads but the calling one.
 pub fn cached_by_others(central: &Central) -> [usize; CLASSES] {
     let mut counts = [0; CLASSES];
-    CACHE.with(|own| {
-        for cache in central.caches().filter(|&cache| !ptr::eq(cache, own)) {
-            for (class, count) in counts.iter_mut().enumerate() {
-                *count += cache.cached(class);
-            }
+    for cache in central.caches().filter(|&cache| !ptr::eq(cache, own())) {
+        for (class, count) in counts.iter_mut().enumerate() {
+            *count += cache.cached(class);
         }
-    });
+    }
     counts
 }
 
 /// In a forked child: drops the caches of all threads but the calling one, which held `lost` blocks.
 pub fn forget_other_threads(central: &mut Central, lost: &[usize; CLASSES]) {
-    CACHE.with(|own| {
-        let own = (own.state.get() == State::Live).then_some(own);
-        central.forget_others(own, lost);
-    });
+    let own = unsafe { &*own() };
+    central.forget_others((own.state.get() == State::Live).then_some(own), lost);
 }

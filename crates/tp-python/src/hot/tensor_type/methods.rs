@@ -9,11 +9,11 @@ use crate::hot::{convert, ret, shell};
 use pyo3::ffi;
 use smallvec::SmallVec;
 use std::ffi::CString;
-use std::sync::OnceLock;
-use tp_dispatch::bind::ParamKind;
+use std::sync::{Arc, OnceLock};
+use tp_dispatch::bind::{ParamKind, Params};
 use tp_dispatch::dispatcher::Session;
 use tp_dispatch::kernel::HostArgs;
-use tp_dispatch::{Arg, OpDef, OpHandle, Registry, Result, Rets};
+use tp_dispatch::{Arg, Error, OpDef, OpHandle, Registry, Result, Value};
 
 /// How positional arguments are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,8 +64,16 @@ methods! {
         reshape, view, permute = "permute_dims", expand, squeeze, flip, new_empty, new_zeros;
 }
 
+/// A method's op, and its definition at import with the arguments that it has defaults for.
+struct Method {
+    packet: Packet,
+    def: Arc<OpDef>,
+    /// None where a default has to be looked up at every call.
+    defaults: Option<[Arg<'static>; FEW]>,
+}
+
 /// Packets are touched with the interpreter lock held only.
-struct Packets(Vec<Packet>);
+struct Packets(Vec<Method>);
 
 // SAFETY: see above.
 unsafe impl Send for Packets {}
@@ -78,34 +86,59 @@ static PACKETS: OnceLock<Packets> = OnceLock::new();
 pub fn resolve() -> Result<()> {
     let mut known = Registry::global().list(Some("tp"));
     known.sort_by_key(|op| op.id());
-    let packets = ROWS.iter().map(|row| packet_of(row, &known)).collect::<Result<_>>()?;
+    let packets = ROWS.iter().map(|row| method_of(row, &known)).collect::<Result<_>>()?;
     PACKETS.get_or_init(|| Packets(packets));
     Ok(())
 }
 
-fn packet_of(row: &Row, known: &[OpHandle]) -> Result<Packet> {
+fn method_of(row: &Row, known: &[OpHandle]) -> Result<Method> {
     let name = format!("tp::{}", row.op);
     let overload = format!("{name}.");
     let ops: Vec<OpHandle> =
         known.iter().copied().filter(|op| op.name() == name || op.name().starts_with(&overload)).collect();
-    if ops.is_empty() {
-        Registry::global().lookup(&name)?;
+    let first = match ops.first() {
+        Some(op) => *op,
+        None => Registry::global().lookup(&name)?,
+    };
+    let packet = Packet::new(&name, &ops);
+    let def =
+        first.def().ok_or_else(|| Error::internal("TP9005", "a method without an op").with_op(&name))?;
+    let defaults = simple_defaults(&def);
+    Ok(Method { packet, def, defaults })
+}
+
+/// One argument per parameter: its default, where every default is a plain value.
+fn simple_defaults(def: &OpDef) -> Option<[Arg<'static>; FEW]> {
+    let mut args = [Arg::None; FEW];
+    if def.params.len() > FEW {
+        return None;
     }
-    Ok(Packet::new(&name, &ops))
+    for (slot, p) in args.iter_mut().zip(&def.params.all) {
+        *slot = match p.default.as_ref() {
+            None | Some(Value::None) => Arg::None,
+            Some(Value::Bool(v)) => Arg::Bool(*v),
+            Some(Value::Int(v)) => Arg::Int(*v),
+            Some(Value::Float(v)) => Arg::Float(*v),
+            Some(Value::Scalar(v)) => Arg::Scalar(*v),
+            Some(_) => return None,
+        };
+    }
+    Some(args)
 }
 
 #[inline(always)]
 unsafe fn invoke(i: usize, op: Obj, args: *const Obj, nargs: usize, kwnames: Obj) -> Obj {
     // SAFETY: the fastcall convention.
     ret::guard(|| unsafe {
-        let packet = &PACKETS.get().unwrap_or_else(|| unreachable!("resolved before the type was made")).0[i];
+        let method = &PACKETS.get().unwrap_or_else(|| unreachable!("resolved before the type was made")).0[i];
+        let packet = &method.packet;
         let style = ROWS[i].style;
         if kwnames.is_null() {
             let tensor = Arg::Tensor(shell::tensor_of(op));
             let done = match (style, nargs) {
-                (_, 0) => defaulted(packet.first(), &[tensor]),
+                (_, 0) => defaulted(method, &[tensor]),
                 (Style::Shape, _) => {
-                    ints(args, nargs).and_then(|v| defaulted(packet.first(), &[tensor, Arg::Ints(&v)]))
+                    ints(args, nargs).and_then(|v| defaulted(method, &[tensor, Arg::Ints(&v)]))
                 }
                 _ => None,
             };
@@ -122,7 +155,8 @@ const FEW: usize = 8;
 
 /// `x.sum()`, `x.reshape(2, 3)`: every argument not given is its default. None where that is not the whole call.
 #[inline(always)]
-unsafe fn defaulted(op: OpHandle, given: &[Arg<'_>]) -> Option<Result<Obj>> {
+unsafe fn defaulted(method: &Method, given: &[Arg<'_>]) -> Option<Result<Obj>> {
+    let op = method.packet.first();
     let session = match Session::open(op) {
         Ok(session) => session,
         Err(e) => return Some(Err(e)),
@@ -134,17 +168,22 @@ unsafe fn defaulted(op: OpHandle, given: &[Arg<'_>]) -> Option<Result<Obj>> {
     if given.len() > 1 && params.all[1].kind != ParamKind::Ints {
         return None;
     }
-    let mut args = [Arg::None; FEW];
+    let mut args = match &method.defaults {
+        Some(known) if Arc::ptr_eq(&method.def, session.def()) => *known,
+        _ => looked_up(params, given.len())?,
+    };
     args[..given.len()].copy_from_slice(given);
-    for (slot, p) in args.iter_mut().zip(&params.all).skip(given.len()) {
+    // SAFETY: lock held.
+    Some(unsafe { packet::run(&session, op, &args[..params.len()], HostArgs::NONE) })
+}
+
+/// The defaults of the parameters that were not given.
+fn looked_up(params: &Params, given: usize) -> Option<[Arg<'_>; FEW]> {
+    let mut args = [Arg::None; FEW];
+    for (slot, p) in args.iter_mut().zip(&params.all).skip(given) {
         *slot = p.default.as_ref()?.as_arg();
     }
-    let mut rets = Rets::new();
-    Some(match session.call(&args[..params.len()], HostArgs::NONE, &mut rets) {
-        // SAFETY: lock held.
-        Ok(()) => Ok(unsafe { ret::finish(rets) }),
-        Err(e) => Err(e.with_op(op.name())),
-    })
+    Some(args)
 }
 
 /// Ints given one by one, or as one tuple or list; None for anything else.
@@ -242,13 +281,11 @@ fn doc(name: &str, def: &OpDef) -> String {
 
 /// The table of the type, ended by an empty entry.
 pub fn table() -> *mut ffi::PyMethodDef {
-    let packets = PACKETS.get().map_or(&[][..], |p| &p.0);
+    let methods = PACKETS.get().map_or(&[][..], |p| &p.0);
     let mut all: Vec<ffi::PyMethodDef> = ROWS
         .iter()
-        .zip(packets)
-        .filter_map(|(row, packet)| {
-            Some(fast(row.name, row.function, &doc(row.name, &*packet.first().def()?)))
-        })
+        .zip(methods)
+        .map(|(row, method)| fast(row.name, row.function, &doc(row.name, &method.def)))
         .collect();
     all.extend([
         no_args("item", scalar::item, "The value of a one-element tensor as a Python number."),

@@ -1,8 +1,10 @@
-//! The shortest ways of the commonest calls: small contiguous operands of one shape and dtype, or one tensor and
-//! one number. Everything else, and every large call, goes through the tile kernel of the row's expression; the
+//! Short forms of the commonest calls: small contiguous operands of one shape and dtype, one tensor and one number,
+//! the sum of everything, a broadcast. Everything else, and every large call, goes through the kernel of the row; the
 //! tests hold these loops to it.
 
-use tp_dispatch::{Arg, Call, Rets, push_tensor};
+use crate::cpu::rows::{self, row};
+use tp_dispatch::Arg;
+use tp_tensor::Device;
 use tp_tensor::dtype::Category;
 use tp_tensor::scalar::Element;
 use tp_tensor::{DType, Scalar, Tensor};
@@ -43,8 +45,8 @@ macro_rules! function {
             }
         }
 
-        pub fn $entry(call: &Call<'_>, rets: &mut Rets) -> bool {
-            binary::<$name>(call, rets)
+        pub fn $entry(args: &[Arg<'_>]) -> Option<Tensor> {
+            binary::<$name>(args)
         }
     };
 }
@@ -55,19 +57,12 @@ function!(Mul, mul, ints: true, |a, b| a * b, i32::wrapping_mul, i64::wrapping_m
 function!(Div, div, ints: false, |a, b| a / b, |a, _| a, |a, _| a);
 
 #[inline(always)]
-fn binary<F: Function>(call: &Call<'_>, rets: &mut Rets) -> bool {
-    let out = match *call.args {
+fn binary<F: Function>(args: &[Arg<'_>]) -> Option<Tensor> {
+    match *args {
         [Arg::Tensor(a), Arg::Tensor(b)] => tensors::<F>(a, b),
         [Arg::Tensor(a), Arg::Scalar(s)] => number::<F, false>(a, s),
         [Arg::Scalar(s), Arg::Tensor(b)] => number::<F, true>(b, s),
         _ => None,
-    };
-    match out {
-        Some(out) => {
-            push_tensor(rets, out);
-            true
-        }
-        None => false,
     }
 }
 
@@ -123,17 +118,49 @@ fn number<F: Function, const LEFT: bool>(t: &Tensor, s: Scalar) -> Option<Tensor
     }
 }
 
-pub fn neg(call: &Call<'_>, rets: &mut Rets) -> bool {
-    let [Arg::Tensor(x)] = *call.args else { return false };
+pub fn neg(args: &[Arg<'_>]) -> Option<Tensor> {
+    let [Arg::Tensor(x)] = *args else { return None };
     if x.numel() > SMALL || !x.is_contiguous() {
-        return false;
+        return None;
     }
-    let out = match x.dtype() {
+    match x.dtype() {
         DType::F32 => map(x, |p: *const f32, i| -at(p, i)),
         DType::F64 => map(x, |p: *const f64, i| -at(p, i)),
         _ => None,
-    };
-    out.map(|t| push_tensor(rets, t)).is_some()
+    }
+}
+
+/// The sum over all axes: x, axis, dtype, keepdims.
+pub fn sum(args: &[Arg<'_>]) -> Option<Tensor> {
+    let [Arg::Tensor(x), Arg::None, Arg::None, Arg::Bool(false)] = *args else { return None };
+    if x.numel() > SMALL || !x.is_contiguous() {
+        return None;
+    }
+    match x.dtype() {
+        DType::F32 => total::<f32>(x),
+        DType::F64 => total::<f64>(x),
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn total<T: Element>(x: &Tensor) -> Option<Tensor>
+where
+    rows::Sum<T>: rows::Fold<In = T, Acc = T>,
+{
+    let out = Tensor::empty(&[], T::DTYPE, Device::CPU).ok()?;
+    // SAFETY: all elements of a contiguous tensor are one row; the output has one element.
+    unsafe {
+        let sum = row::<rows::Sum<T>>(x.data_ptr().cast_const().cast(), x.numel() as usize);
+        out.data_ptr().cast::<T>().write(sum);
+    }
+    Some(out)
+}
+
+/// A view of the wanted sizes.
+pub fn expand(args: &[Arg<'_>]) -> Option<Tensor> {
+    let [Arg::Tensor(x), Arg::Ints(to)] = *args else { return None };
+    x.broadcast(to)
 }
 
 #[inline(always)]
