@@ -18,7 +18,8 @@ pub(crate) fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
         check_written(call, t, rule.is_some())?;
     }
     let Some(rule) = rule else { return redispatch(call, DispatchKey::Autograd, rets) };
-    let edges = tape::collect_edges(call, rule.args)?;
+    let mut edges = Edges::new();
+    tape::collect_edges(call, rule.args, &mut edges)?;
     if edges.is_empty() || written(call).all(|t| !t.dtype().is_float()) {
         return redispatch(call, DispatchKey::Autograd, rets);
     }

@@ -1,9 +1,10 @@
 //! The Autograd layer's kernel: runs the call below this layer, and records a node when an input needs a gradient.
 
-use crate::discard::discard;
+use crate::discard::is_spent;
 use crate::resolve::{self, resolve};
-use crate::tape::{self, Edge, Recipe, Saved, Saver, flag};
+use crate::tape::{self, Edge, Edges, Recipe, Saved, Saver, flag};
 use crate::{anomaly, inplace};
+use std::mem::ManuallyDrop;
 use tp_dispatch::dispatcher::redispatch_short;
 use tp_dispatch::{Arg, Call, DispatchKey, Registry, Result, Rets, Value, push_tensor, redispatch};
 use tp_tensor::Tensor;
@@ -24,27 +25,46 @@ fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
         return inplace::autograd(call, rets);
     }
     let Some(rule) = resolve(call)? else { return redispatch(call, DispatchKey::Autograd, rets) };
-    let mut edges = tape::collect_edges(call, rule.args)?;
+    let mut draft = Scratch::default();
+    let Scratch { edges, saved } = &mut draft;
+    tape::collect_edges(call, rule.args, edges)?;
     if edges.is_empty() {
         return redispatch(call, DispatchKey::Autograd, rets);
     }
-    let mut saved = Saved::default();
-    rule.get().save_inputs(call, &mut Saver::new(&edges, &mut saved))?;
+    rule.get().save_inputs(call, &mut Saver::new(edges, saved))?;
     match redispatch_short(call, DispatchKey::Autograd) {
         Some(out) => push_tensor(rets, out),
         None => redispatch(call, DispatchKey::Autograd, rets)?,
     }
-    rule.get().save_outputs(call, rets, &mut Saver::new(&edges, &mut saved))?;
+    rule.get().save_outputs(call, rets, &mut Saver::new(edges, saved))?;
     let (outputs, flags) = (count(rets), view_flag(call, rets));
-    let recipe = Recipe { rule, op: Some(call.op), edges: &mut edges, saved: &mut saved, outputs, flags };
+    let recipe = Recipe { rule, op: Some(call.op), edges, saved, outputs, flags };
     let node = recipe.build(|edges, keep| {
         edges.iter().filter_map(|e| input_of(call, e)).for_each(&mut *keep);
         rets.iter().for_each(|v| v.for_each_tensor(&mut *keep));
     })?;
-    tape::tie(node, rets, &saved);
-    discard(edges);
-    saved.discard();
+    tape::tie(node, rets, saved);
     Ok(())
+}
+
+/// What a node is made of, until it is. Emptied by then, as a rule, and then there is nothing to drop.
+#[derive(Default)]
+struct Scratch {
+    edges: ManuallyDrop<Edges>,
+    saved: ManuallyDrop<Saved>,
+}
+
+impl Drop for Scratch {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !is_spent(&self.edges) || !self.saved.is_spent() {
+            // SAFETY: dropped once, here.
+            unsafe {
+                ManuallyDrop::drop(&mut self.edges);
+                ManuallyDrop::drop(&mut self.saved);
+            }
+        }
+    }
 }
 
 fn input_of<'a>(call: &Call<'a>, e: &Edge) -> Option<&'a Tensor> {

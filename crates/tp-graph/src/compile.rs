@@ -97,6 +97,15 @@ impl CompiledFunction {
         Ok(Some(entry))
     }
 
+    /// As `call`, where the first entry whose guards hold is one short region with one result; None where `call` has to
+    /// do it.
+    #[inline(always)]
+    pub fn call_short(&self, args: &[Arg<'_>]) -> Option<(Result<Tensor>, &Arc<Entry>)> {
+        let entry = self.find(args)?;
+        // SAFETY: its guards hold.
+        Some((unsafe { entry.run_short(args)? }, entry))
+    }
+
     /// Captures and compiles the function for these arguments, unless an entry serves them already.
     pub fn build(&self, args: &[Arg<'_>], names: &[Arc<str>], f: &mut CaptureFn<'_>) -> Result<Built> {
         if let Some(entry) = self.find(args) {

@@ -49,19 +49,30 @@ impl Entry {
     /// The guards hold of `args`.
     #[inline]
     pub(crate) unsafe fn run_guarded(self: &Arc<Self>, args: &[Arg<'_>], rets: &mut Rets) -> Result<()> {
-        if let (Some(fast), None) = (&self.plan.fast, &self.training)
-            && !is_tracing()
-        {
-            let input = |i: usize| self.tensor(args, self.inputs[i]);
-            // SAFETY: the guards hold, so the inputs fit.
-            let out = unsafe { fast.run(input)? };
+        // SAFETY: as above.
+        if let Some(out) = unsafe { self.run_short(args) } {
             rets.clear();
-            push_tensor(rets, out);
-            last::note_one(self.function, self, fast.kernel.marker());
+            push_tensor(rets, out?);
             return Ok(());
         }
         // SAFETY: as above.
         unsafe { self.run_steps(args, rets) }
+    }
+
+    /// The one result of an entry that is one flat native region; None where `run_guarded` has to run it.
+    ///
+    /// # Safety
+    /// As `run_guarded`.
+    #[inline(always)]
+    pub(crate) unsafe fn run_short(self: &Arc<Self>, args: &[Arg<'_>]) -> Option<Result<Tensor>> {
+        let (Some(fast), None) = (&self.plan.fast, &self.training) else { return None };
+        if is_tracing() {
+            return None;
+        }
+        // SAFETY: the guards hold, so the inputs fit.
+        let out = unsafe { fast.run(|i: usize| self.tensor(args, self.inputs[i])) };
+        last::note_one(self.function, self, fast.kernel.marker());
+        Some(out)
     }
 
     /// # Safety

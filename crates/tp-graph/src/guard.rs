@@ -25,6 +25,8 @@ pub struct GuardSet {
     ops: Box<[(OpHandle, u64)]>,
     /// Lifted tensors, and whether each required a gradient.
     lifted: Box<[(Tensor, bool)]>,
+    /// There is more to look at than the arguments one by one.
+    has_more: bool,
 }
 
 #[derive(Debug)]
@@ -151,8 +153,11 @@ impl GuardSet {
             ops: context.ops.into_iter().map(|op| (op, op.generation())).collect(),
             lifted: context.lifted.into_iter().map(|t| (t.clone(), t.requires_grad())).collect(),
             args: guards,
+            has_more: true,
         };
         set.memory = context.memory.into_iter().map(|(a, b)| (a, b, set.share_memory(args, a, b))).collect();
+        set.has_more = set.grad_mode.is_some()
+            || !(set.same.is_empty() && set.memory.is_empty() && set.ops.is_empty() && set.lifted.is_empty());
         set
     }
 
@@ -180,6 +185,10 @@ impl GuardSet {
                 return false;
             }
         }
+        !self.has_more || self.rest_holds(args)
+    }
+
+    fn rest_holds(&self, args: &[Arg<'_>]) -> bool {
         self.grad_mode.is_none_or(|mode| mode == state::is_grad_enabled())
             && self.same.iter().all(|&(i, j)| same(args, i, j))
             && self.memory.iter().all(|&(a, b, shared)| self.share_memory(args, a, b) == shared)

@@ -18,17 +18,25 @@ struct Last {
     eager: Option<Box<RunReport>>,
 }
 
+tp_tensor::per_thread!(
+    /// The function and entry that the record of a one-region run on this thread is already about. A function's number
+    /// and its entries' addresses are never used again while the function lives.
+    fn noted_here() -> *const Cell<(u32, *const Entry)> = Cell::new((0, std::ptr::null()))
+);
+
+#[inline(always)]
+fn noted() -> &'static Cell<(u32, *const Entry)> {
+    // SAFETY: this thread's own value; the reference is used up at once.
+    unsafe { &*noted_here() }
+}
+
 thread_local! {
-    /// The function and entry that the record of a one-region run on this thread is already about. Needs no
-    /// destructor, so it is cheap to reach; a function's number and its entries' addresses are never used again
-    /// while the function lives.
-    static NOTED: Cell<(u32, *const Entry)> = const { Cell::new((0, std::ptr::null())) };
     static LAST: RefCell<Vec<Option<Box<Last>>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Every change of a record goes through here.
 fn with<R>(function: u32, f: impl FnOnce(&mut Last) -> R) -> R {
-    NOTED.set((0, std::ptr::null()));
+    noted().set((0, std::ptr::null()));
     LAST.with_borrow_mut(|all| {
         let at = function as usize;
         if all.len() <= at {
@@ -42,9 +50,9 @@ fn with<R>(function: u32, f: impl FnOnce(&mut Last) -> R) -> R {
 #[inline]
 pub(crate) fn note_one(function: u32, entry: &Arc<Entry>, marker: &Arc<CodegenMarker>) {
     let this = (function, Arc::as_ptr(entry));
-    if NOTED.get() != this {
+    if noted().get() != this {
         note_first(function, entry, marker);
-        NOTED.set(this);
+        noted().set(this);
     }
 }
 
@@ -86,7 +94,7 @@ pub(crate) fn report(function: u32) -> Option<RunReport> {
 
 /// Forgets a function that is gone. Other threads keep a small empty record.
 pub(crate) fn forget(function: u32) {
-    NOTED.set((0, std::ptr::null()));
+    noted().set((0, std::ptr::null()));
     // During thread teardown there is nothing left to forget.
     let _ = LAST.try_with(|all| {
         if let Ok(mut all) = all.try_borrow_mut()

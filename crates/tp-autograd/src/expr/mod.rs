@@ -9,8 +9,9 @@ mod scalar;
 
 use crate::ops;
 use crate::rule::{BackwardCtx, Gradients, VjpRule};
-use crate::tape::Saver;
+use crate::tape::{Edge, Saver};
 use parse::Parser;
+use record::Plan;
 use run::{Formula, Slot, Source};
 use smallvec::SmallVec;
 use tp_dispatch::bind::ParamKind;
@@ -32,8 +33,6 @@ pub(crate) struct ExprRule {
     variables: Box<[Variable]>,
     /// One per argument.
     formulas: Box<[Option<Formula>]>,
-    /// The variables each formula uses, as bits.
-    uses: Box<[u64]>,
     /// The variables that are tensors, as bits. Variable i is argument i; the output comes last.
     tensors: u64,
     args: u64,
@@ -49,6 +48,9 @@ const DTYPE_SHIFT: usize = 16;
 impl ExprRule {
     pub fn compile(name: &str, def: &OpDef, texts: &[Option<&str>]) -> Result<ExprRule> {
         let params = &def.params.all;
+        if params.len() > record::MOST {
+            return Err(bad_formula(name, record::MOST, "it has too many arguments".into()));
+        }
         let mut variables: Vec<Variable> = Vec::new();
         for (i, p) in params.iter().enumerate() {
             let is_tensor = p.kind == ParamKind::Tensor;
@@ -73,22 +75,22 @@ impl ExprRule {
             plans: record::plans(&uses, tensors),
             variables: variables.into(),
             tensors,
-            uses,
             formulas: formulas.into(),
             args,
             written: def.params.written.first().map(|&i| i as usize),
         })
     }
 
-    /// The variables that the formulas of the arguments behind `edges` use, as bits.
+    /// What is kept where the arguments behind `edges` need gradients.
     #[inline]
-    fn uses(&self, edges: &[crate::tape::Edge]) -> u64 {
-        edges.iter().fold(0, |bits, e| bits | self.uses[e.arg()])
+    fn plan(&self, edges: &[Edge]) -> &Plan {
+        let set = edges.iter().fold(0, |set, e| set | 1 << (e.arg() & record::MOST));
+        &self.plans[set & (self.plans.len() - 1)]
     }
 
-    /// Whether calls can be recorded the short way: the op writes to nothing, and has few arguments.
+    /// Whether calls can be recorded the short way: the op writes to nothing.
     pub fn is_pure(&self) -> bool {
-        self.written.is_none() && self.formulas.len() <= record::MOST
+        self.written.is_none()
     }
 
     /// Saved tensors and scalars, by variable.
@@ -120,7 +122,7 @@ impl ExprRule {
         ctx: &BackwardCtx<'_>,
         formula: &Formula,
         grad: &Tensor,
-        uses: u64,
+        plan: &Plan,
     ) -> Result<Option<Tensor>> {
         if formula.result == Source::Grad {
             return Ok(Some(grad.clone()));
@@ -134,11 +136,14 @@ impl ExprRule {
                 Source::DType(d) => Arg::DType(d),
                 Source::Step(_) => return Ok(None),
                 Source::Variable(i) => {
-                    let before = uses & !(u64::MAX << i);
+                    let place = usize::from(plan.place[i & record::MOST]);
                     if self.tensors >> i & 1 == 0 {
-                        ctx.value((before & !self.tensors).count_ones() as usize).as_arg()
+                        match ctx.value(place) {
+                            Value::Scalar(s) => Arg::Scalar(*s),
+                            _ => return Ok(None),
+                        }
                     } else {
-                        match ctx.saved_ref((before & self.tensors).count_ones() as usize)? {
+                        match ctx.saved_ref(place)? {
                             Some(t) => Arg::Tensor(t),
                             None => return Ok(None),
                         }
@@ -147,6 +152,18 @@ impl ExprRule {
             };
         }
         call_one(op?, &values[..args.len()]).map(Some)
+    }
+
+    /// A formula of several ops.
+    #[inline(never)]
+    fn several(
+        &self,
+        ctx: &BackwardCtx<'_>,
+        formula: &Formula,
+        grad: &Tensor,
+        plan: &Plan,
+    ) -> Result<Tensor> {
+        formula.run(grad, &self.variables(ctx, plan.uses)?)
     }
 
     /// What is saved of an argument: itself, or for one about to be overwritten a copy that keeps its history.
@@ -177,8 +194,7 @@ impl VjpRule for ExprRule {
 
     #[inline]
     fn save_inputs(&self, call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
-        let uses = self.uses(saver.edges());
-        let mut left = uses;
+        let mut left = self.plan(saver.edges()).uses;
         while left != 0 {
             let i = left.trailing_zeros() as usize;
             left &= left - 1;
@@ -195,7 +211,7 @@ impl VjpRule for ExprRule {
     fn save_outputs(&self, call: &Call<'_>, rets: &[Value], saver: &mut Saver<'_>) -> Result<()> {
         let Some(Value::Tensor(out)) = rets.first() else { return Ok(()) };
         let edges = saver.edges();
-        if self.uses(edges) >> (self.variables.len() - 1) & 1 == 1 {
+        if self.plan(edges).uses >> (self.variables.len() - 1) & 1 == 1 {
             saver.output(out, 0);
         }
         for (k, e) in edges.iter().enumerate() {
@@ -217,26 +233,24 @@ impl VjpRule for ExprRule {
         out: &mut Gradients<'_>,
     ) -> Result<()> {
         let Some(Some(grad)) = grads.first() else { return Ok(()) };
-        let uses = self.uses(ctx.edges());
-        let mut slots = None;
-        let mut sizes = (uses & !self.tensors).count_ones() as usize;
-        for (k, e) in ctx.edges().iter().enumerate() {
+        let (edges, bits) = (ctx.edges(), ctx.bits());
+        let plan = self.plan(edges);
+        let mut sizes = plan.numbers as usize;
+        for (k, e) in edges.iter().enumerate() {
             let Some(formula) = &self.formulas[e.arg()] else { continue };
-            let mut g = match self.single(ctx, formula, grad, uses)? {
+            let mut g = match self.single(ctx, formula, grad, plan)? {
                 Some(g) => g,
-                None => {
-                    if slots.is_none() {
-                        slots = Some(self.variables(ctx, uses)?);
-                    }
-                    formula.run(grad, slots.as_deref().unwrap_or_default())?
-                }
+                None => self.several(ctx, formula, grad, plan)?,
             };
-            if ctx.bits() >> k & 1 == 1 {
+            if bits >> k & 1 == 1 {
                 g = ops::sum_to_size(g, ctx.ints(sizes))?;
                 sizes += 1;
             }
-            let dtype = DType::from_code((ctx.bits() >> (DTYPE_SHIFT + 4 * k) & 15) as u8);
-            out.put(k, Some(ops::astype(g, dtype.unwrap_or(grad.dtype()))?));
+            let code = (bits >> (DTYPE_SHIFT + 4 * k) & 15) as u8;
+            if g.dtype() as u8 != code {
+                g = ops::astype(g, DType::from_code(code).unwrap_or(grad.dtype()))?;
+            }
+            out.put(k, Some(g));
         }
         Ok(())
     }

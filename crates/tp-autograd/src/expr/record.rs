@@ -14,10 +14,12 @@ use tp_tensor::{Scalar, Tensor};
 #[derive(Clone, Copy, Default)]
 pub(super) struct Plan {
     /// The variables that are saved, as bits.
-    uses: u64,
-    edges: u32,
-    tensors: u32,
-    numbers: u32,
+    pub uses: u64,
+    pub edges: u32,
+    pub tensors: u32,
+    pub numbers: u32,
+    /// Where each saved variable lies among those of its kind.
+    pub place: [u8; MOST + 1],
 }
 
 /// No pointwise op has more arguments.
@@ -33,6 +35,10 @@ pub(super) fn plans(uses: &[u64], tensors: u64) -> Plans {
         plan.uses = (0..uses.len()).filter(|i| set >> i & 1 == 1).fold(0, |all, i| all | uses[i]);
         plan.tensors = (plan.uses & tensors).count_ones();
         plan.numbers = (plan.uses & !tensors).count_ones();
+        for i in 0..=MOST {
+            let kind = if tensors >> i & 1 == 1 { tensors } else { !tensors };
+            plan.place[i] = (plan.uses & kind & ((1 << i) - 1)).count_ones() as u8;
+        }
     }
     plans
 }

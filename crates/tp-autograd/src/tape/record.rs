@@ -21,27 +21,26 @@ pub(crate) type Edges = SmallVec<[Edge; 2]>;
 
 /// The edges of a call: one per tensor that requires grad, in arguments that have a gradient.
 #[inline]
-pub(crate) fn collect_edges(call: &Call<'_>, wanted: u64) -> Result<Edges> {
-    let mut edges = Edges::new();
+pub(crate) fn collect_edges(call: &Call<'_>, wanted: u64, edges: &mut Edges) -> Result<()> {
     for (i, arg) in call.args.iter().enumerate() {
         if i < 64 && wanted >> i & 1 == 0 {
             continue;
         }
         match *arg {
-            Arg::Tensor(t) => push_edge(&mut edges, t, i, 0)?,
+            Arg::Tensor(t) => push_edge(edges, t, i, 0)?,
             Arg::Tensors(ts) => {
-                ts.iter().enumerate().try_for_each(|(k, t)| push_edge(&mut edges, t, i, k))?;
+                ts.iter().enumerate().try_for_each(|(k, t)| push_edge(edges, t, i, k))?;
             }
             Arg::OptTensors(ts) => {
                 let given = ts.iter().enumerate().filter_map(|(k, t)| Some((k, t.as_ref()?)));
                 for (k, t) in given {
-                    push_edge(&mut edges, t, i, k)?;
+                    push_edge(edges, t, i, k)?;
                 }
             }
             _ => {}
         }
     }
-    Ok(edges)
+    Ok(())
 }
 
 #[inline]
@@ -64,16 +63,13 @@ pub(crate) struct Saved {
 }
 
 impl Saved {
-    /// As `drop`, without a call where a node took everything.
+    /// Nothing is left in it to drop: a node took everything.
     #[inline(always)]
-    pub fn discard(self) {
-        if is_spent(&self.tensors)
+    pub fn is_spent(&self) -> bool {
+        is_spent(&self.tensors)
             && is_spent(&self.values)
             && is_spent(&self.not_differentiable)
             && self.rare.is_none()
-        {
-            std::mem::forget(self);
-        }
     }
 }
 

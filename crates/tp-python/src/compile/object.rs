@@ -108,13 +108,42 @@ unsafe extern "C" fn vectorcall(op: Obj, args: *const Obj, nargsf: usize, kwname
 /// Positional tensors and numbers, and an entry for them whose result is one tensor.
 #[inline(always)]
 unsafe fn fast(inner: &Inner, given: &[Obj]) -> Option<Result<Obj>> {
-    let mut args = FlatArgs::new();
-    for &obj in given {
-        // SAFETY: live objects.
-        args.push(unsafe { simple(obj)? });
+    // SAFETY: live objects, lock held.
+    unsafe {
+        match *given {
+            [a] => through(inner, &[simple(a)?]),
+            [a, b] => through(inner, &[simple(a)?, simple(b)?]),
+            ref more => {
+                let mut args = FlatArgs::new();
+                for &obj in more {
+                    args.push(simple(obj)?);
+                }
+                through(inner, &args)
+            }
+        }
     }
+}
+
+/// # Safety
+/// The interpreter lock is held.
+#[inline(always)]
+unsafe fn through(inner: &Inner, args: &[Arg<'_>]) -> Option<Result<Obj>> {
+    if let Some((out, entry)) = inner.core.call_short(args) {
+        return Some(match (out, &entry.structure().downcast_ref::<Results>()?.tree) {
+            (Err(e), _) => Err(e),
+            // SAFETY: lock held.
+            (Ok(t), Tree::Leaf) => Ok(unsafe { shell::wrap(t) }),
+            (Ok(t), tree) => rebuild(tree, Rets::from_iter([Value::Tensor(t)])),
+        });
+    }
+    // SAFETY: lock held.
+    unsafe { long(inner, args) }
+}
+
+#[inline(never)]
+unsafe fn long(inner: &Inner, args: &[Arg<'_>]) -> Option<Result<Obj>> {
     let mut rets = Rets::new();
-    let entry = match inner.core.call(&args, &mut rets) {
+    let entry = match inner.core.call(args, &mut rets) {
         Ok(entry) => entry?,
         Err(e) => return Some(Err(e)),
     };
