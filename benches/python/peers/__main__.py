@@ -62,7 +62,13 @@ def fresh(interpreters: dict[str, str], repeats: int) -> dict[str, dict[str, lis
         name: (python, name) for name, python in interpreters.items() if name in ("ours", "torch", "upstream")
     }
     imports = {name: (python, modules[name]) for name, python in interpreters.items()}
-    return {"import": rounds.fresh("import", imports, repeats), "tape": rounds.fresh("tape", tapes, repeats)}
+    long = {name: subject for name, subject in tapes.items() if name != "upstream"}
+    return {
+        "import": rounds.fresh("import", imports, repeats),
+        "tape": rounds.fresh("tape", tapes, repeats),
+        "million": rounds.fresh("million", long, repeats),
+        "peak": rounds.fresh("peak", long, repeats),
+    }
 
 
 def facts(all_results: list[rounds.Results]) -> dict[str, str]:

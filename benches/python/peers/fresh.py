@@ -2,6 +2,8 @@
 
     fresh.py import MODULE        milliseconds that `import MODULE` adds to a bare interpreter
     fresh.py tape NAME            bytes per op that saves nothing (x * 1.01 on 8 floats), forward only
+    fresh.py million NAME         the same over a million ops
+    fresh.py peak NAME            the most bytes per op, backward included
 
 Run with the library's own interpreter; prints one number.
 """
@@ -11,10 +13,12 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import resource
 import sys
 import time
 
 OPS = 100_000
+MILLION = 1_000_000
 
 
 def import_milliseconds(module: str) -> float:
@@ -44,7 +48,11 @@ def leaf(library: str):
     return x, tp.ones(8)
 
 
-def tape_bytes(library: str) -> float:
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def tape_bytes(library: str, ops: int = OPS, peak: bool = False) -> float:
     x, ones = leaf(library)
 
     def build(times: int):
@@ -57,11 +65,17 @@ def tape_bytes(library: str) -> float:
     gc.collect()
     gc.disable()
     before = resident_bytes()
-    y = build(OPS)
-    per_op = (resident_bytes() - before) / OPS
+    y = build(ops)
+    per_op = (resident_bytes() - before) / ops
     y.backward(ones)  # the tape that was measured is one that works
-    return per_op
+    return (peak_bytes() - before) / ops if peak else per_op
 
 
 if __name__ == "__main__":
-    print({"import": import_milliseconds, "tape": tape_bytes}[sys.argv[1]](sys.argv[2]))
+    measures = {
+        "import": import_milliseconds,
+        "tape": tape_bytes,
+        "million": lambda library: tape_bytes(library, MILLION),
+        "peak": lambda library: tape_bytes(library, MILLION, peak=True),
+    }
+    print(measures[sys.argv[1]](sys.argv[2]))

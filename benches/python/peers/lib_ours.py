@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from worker import CAPTURED, CHAIN, GELU_SIZE, Builder, Case, chain, gelu, pointwise8
+from worker import CAPTURED, CHAIN, GELU_SIZE, Builder, Case, chain, gelu, many_arguments, pointwise8
 
 import tensorplay as tp
 
@@ -39,6 +39,21 @@ def builders(settings: dict) -> dict[str, Builder]:
     scaled = tp.library.custom_op("peers::scaled", body, mutates_args=())
     scaled.register_autograd(lambda ctx, grad: (tp.mul(grad, 2.0),))
 
+    many = tp.library.custom_op(
+        "peers::many", many_arguments({"tp": tp, "mul": tp.mul}, "tp.Tensor"), mutates_args=()
+    )
+    many.register_autograd(lambda ctx, grad: (tp.mul(grad, 2.0), *[None] * 13))
+    numbers = tuple(range(13))
+
+    class Double(tp.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return tp.mul(x, 2.0)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return tp.mul(grad, 2.0)
+
     def compiled8() -> Case:
         f = tp.compile(pointwise8)
         return Case("f(x)", {"f": f, "x": x}, note=executor(f, "native"))
@@ -65,6 +80,9 @@ def builders(settings: dict) -> dict[str, Builder]:
         "op_body": lambda: Case("f(x)", {"f": body, "x": x}),
         "op": lambda: Case("f(x)", {"f": scaled, "x": x}),
         "op_grad": lambda: Case("f(x)", {"f": scaled, "x": xr}),
+        "op14": lambda: Case("f(x, *n)", {"f": many, "x": x, "n": numbers}),
+        "op14_grad": lambda: Case("f(x, *n)", {"f": many, "x": xr, "n": numbers}),
+        "function": lambda: Case("f(x).backward(y)", {"f": Double.apply, "x": xr, "y": y}),
         "op_step": lambda: Case("f(x).sum().backward()", {"f": scaled, "x": xr}),
         "native_step": lambda: Case("(x * 2).sum().backward()", {"x": xr}),
         "chain": lambda: Case(f"f(x, {CHAIN}).backward(y)", {"f": chain, "x": xr, "y": y}, per=CHAIN),

@@ -15,6 +15,9 @@ CASES = {
     "op": "custom op",
     "op_grad": "custom op, grad recorded",
     "op_step": "custom op forward + sum + backward",
+    "op14": "custom op of 14 arguments",
+    "op14_grad": "custom op of 14 arguments, grad recorded",
+    "function": "autograd.Function forward + backward",
     "native_step": "(x * 2).sum().backward()",
     "chain": "chain of 100, forward + backward, per op",
     "capture": "capture of 200 ops, per op",
@@ -44,7 +47,12 @@ def bars(wide_vectors: bool) -> list[Bar]:
         Bar("seed op forward + sum + backward", "op_step", "upstream", 0.03),
         Bar("chain forward + backward, per op", "chain", "torch", 0.05),
         Bar("chain forward + backward, per op", "chain", "upstream", 0.15),
+        Bar("custom op of 14 arguments", "op14", "torch", 0.04),
+        Bar("custom op of 14 arguments, grad recorded", "op14_grad", "torch", 0.04),
+        Bar("autograd.Function forward + backward", "function", "torch", 0.06),
         Bar("tape bytes per op that saves nothing", "tape", "upstream", 0.5),
+        Bar("tape of a million ops, bytes per op", "million", "torch", 0.15),
+        Bar("tape of a million ops, peak bytes per op", "peak", "torch", 0.15),
         Bar("capture, per op (torch.fx)", "capture", "torch", 0.05),
         Bar("compiled call, 8 pointwise ops", "compiled8", "torch", 0.01),
         Bar("compiled call, 8 pointwise ops", "compiled8", "upstream", 0.12),
@@ -122,7 +130,7 @@ def fresh_row(bar: Bar, values: dict[str, list[float]]) -> Row:
 def rows(all_results: Iterable[Results], fresh: dict[str, dict[str, list[float]]]) -> list[Row]:
     """The promised ratios first, for each number of threads, then the other pairs that were measured."""
     promised = bars(wide_vectors())
-    out = [fresh_row(bar, fresh.get(bar.case, {})) for bar in promised if bar.case in ("tape", "import")]
+    out = [fresh_row(bar, fresh.get(bar.case, {})) for bar in promised if bar.case not in CASES]
     for results in all_results:
         timed = [bar for bar in promised if bar.case in CASES]
         out += [timed_row(b.what, results, b.case, b.peer, b.bar, b.less) for b in timed]

@@ -111,6 +111,13 @@ def gelu(x: Any, tanh: Callable[[Any], Any]) -> Any:
     return 0.5 * x * (1.0 + tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
 
 
+def many_arguments(scope: dict[str, Any], tensor: str) -> Callable[..., Any]:
+    """A function of one tensor, which it doubles, and thirteen integers with defaults, annotated for a schema."""
+    numbers = ", ".join(f"n{i}: int = {i}" for i in range(13))
+    exec(f"def many(x: {tensor}, {numbers}) -> {tensor}:\n    return mul(x, 2.0)\n", scope)
+    return scope["many"]
+
+
 GELU_SIZE = 1 << 24
 CHAIN = 100
 CAPTURED = 200
