@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import tensorplay
 from tensorplay import codes
 from tensorplay.backends import base
 from tensorplay.cli import diagnose, main
+from tensorplay.errors import TensorPlayError
 from tensorplay.outcome import Capability
 
 ROOT = Path(__file__).parent.parent
@@ -176,7 +178,11 @@ def test_every_code_in_the_sources_is_listed_and_none_is_left_over() -> None:
     used: dict[str, str] = {}
     for folder in ("crates", "python"):
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix not in (".rs", ".py") or path.name == "codes.py" or "tests" in path.parts:
+            if (
+                path.suffix not in (".rs", ".py")
+                or path.name == "codes.py"
+                or {"tests", "_codes"} & set(path.parts)
+            ):
                 continue
             used |= dict.fromkeys(re.findall(r'"(TP\d{4})"', path.read_text()), path.as_posix())
     assert {code: used[code] for code in used.keys() - codes.CODES.keys()} == {}
@@ -190,4 +196,25 @@ def test_codes_are_well_formed() -> None:
         assert entry.meaning.endswith(".")
         assert entry.fix
         assert not entry.fix.endswith(".")
-    assert len(codes.CODES) == len(codes._TABLE)
+    assert len(codes.CODES) == len(codes._TABLE) + len(codes.INTERNAL)
+
+
+def test_every_code_has_an_example_or_says_why_not() -> None:
+    """Issue: the page of codes has a minimal example of each."""
+    both = [code for code, entry in codes.CODES.items() if (entry.example is None) == (entry.without is None)]
+    assert both == []
+    assert (codes.EXAMPLES | codes.WITHOUT).keys() - codes.CODES.keys() == set()
+
+
+@pytest.mark.parametrize("code", sorted(codes.EXAMPLES))
+@pytest.mark.filterwarnings("ignore")
+def test_an_example_raises_exactly_its_code(code: str) -> None:
+    """Issue: the examples of the page of codes are tested."""
+    program = compile(codes.EXAMPLES[code], f"<example of {code}>", "exec", dont_inherit=True)
+    with pytest.raises(TensorPlayError) as caught:
+        exec(program, {"tp": tensorplay})
+    assert caught.value.code == code, caught.value
+    assert codes.lookup(code).text().splitlines()[3:] == [
+        "  example:",
+        *(f"    {line}".rstrip() for line in codes.EXAMPLES[code].splitlines()),
+    ]

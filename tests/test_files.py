@@ -80,7 +80,7 @@ def test_broken_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(InvalidValueError, match="is no safetensors file") as caught:
         tp.load(path)
-    assert caught.value.code == "TP1132"
+    assert caught.value.code == "TP1164"
 
 
 def test_other_file_errors(tmp_path: Path) -> None:

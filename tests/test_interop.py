@@ -87,7 +87,7 @@ def test_unknown_elements_are_refused_by_name(name: str) -> None:
     a = np.zeros(2, dtype=name)
     with pytest.raises(DTypeError, match=re.escape(a.dtype.name)) as caught:
         tp.from_numpy(a)
-    assert caught.value.code == "TP1204"
+    assert caught.value.code == "TP1230"
 
 
 def test_from_numpy_takes_arrays_only() -> None:

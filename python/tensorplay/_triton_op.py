@@ -153,7 +153,7 @@ def _launch(kernel: Any, grid: Any, *args: Any, **kwargs: Any) -> Any:
     if _native.is_capturing():
         raise CaptureError(
             f"the Triton kernel {kernel_name(kernel)} was launched inside a capture",
-            code="TP4010",
+            code="TP4015",
             notes=(
                 "put the launch into an op made by tensorplay.library.triton_op: it becomes one node of the graph",
             ),

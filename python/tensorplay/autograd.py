@@ -189,7 +189,7 @@ def _gradients(
         return [None] * len(outputs)
     found: list[Tensor | None] = [values] if isinstance(values, Tensor) else list(values)
     if len(found) != len(outputs):
-        raise ArgumentError(f"{what} has {len(found)} entries for {len(outputs)} outputs", code="TP3302")
+        raise ArgumentError(f"{what} has {len(found)} entries for {len(outputs)} outputs", code="TP3009")
     return found
 
 

@@ -1,12 +1,14 @@
 """Error codes and what they mean: the table behind ``python -m tensorplay explain CODE``.
 
-Data alone. A code is stable: it keeps its meaning once it was published. Where one code has several causes, the message
-of the error says which.
+Data alone. A code is stable, and has one meaning: what is done about it is the same wherever it is raised. The programs
+that raise each code are beside it, in `tensorplay._codes`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from tensorplay._codes import EXAMPLES, INTERNAL, WITHOUT
 
 __all__ = ["CODES", "FAMILIES", "Entry", "lookup"]
 
@@ -42,11 +44,20 @@ class Entry:
     code: str
     meaning: str
     fix: str
+    example: str | None = None
+    """A program that raises it, with ``tp`` imported."""
+    without: str | None = None
+    """Why there is no example."""
 
     def text(self) -> str:
         """The explanation for people."""
         family = FAMILIES[self.code[:4]]
-        return f"{self.code} ({family})\n  {self.meaning}\n  fix: {self.fix}"
+        text = f"{self.code} ({family})\n  {self.meaning}\n  fix: {self.fix}"
+        if self.example is None:
+            return text
+        return f"{text}\n  example:\n" + "\n".join(
+            f"    {line}".rstrip() for line in self.example.splitlines()
+        )
 
 
 _REPORT = "this is a defect of tensorplay: please report it with the output of `python -m tensorplay env`"
@@ -76,7 +87,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1011", "A default value does not fit its argument's type.", "change the default or the type"),
     ("TP1012", "No overload takes these arguments.", "compare the call with the overloads in the notes"),
     ("TP1013", "pow() of a tensor was called with a modulus.", "use pow and remainder in two steps"),
-    ("TP1014", "An operator was applied to an operand or option that it does not know.", "see the message"),
+    (
+        "TP1014",
+        "An operator was applied to an operand that it does not know.",
+        "use * for numbers; @ takes two tensors",
+    ),
     (
         "TP1015",
         "An object that is no number or tensor was assigned into a tensor.",
@@ -111,6 +126,14 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "return tensors, numbers, or tuples and lists of them",
     ),
     ("TP1032", "A tag does not fit the schema.", "follow the tag's rule in the message, or drop the tag"),
+    (
+        "TP1040",
+        "Tensor.size is the number of elements, and was called.",
+        "the size of one dimension is x.shape[i]",
+    ),
+    ("TP1041", "An option has a value that the function does not know.", "use one that the message lists"),
+    ("TP1042", "requires_grad was set to what is neither True nor False.", "set it to a bool"),
+    ("TP1043", "A gradient is neither a tensor nor None.", "convert it with tensorplay.tensor"),
     # shapes
     ("TP1101", "Shapes do not broadcast together.", _SHAPES),
     ("TP1102", "A shape cannot be expanded to another.", "only dimensions of size 1 expand"),
@@ -139,42 +162,26 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1117", "Assignment with a negative step beside index arrays.", "flip first, or assign in two steps"),
     ("TP1118", ".T or .mT is not defined for this number of dimensions.", "use permute_dims"),
     ("TP1120", "Nested data is ragged.", "make all rows equally long"),
+    ("TP1121", "A result does not fit in place.", "use the form without the underscore"),
+    ("TP1122", "A view cannot be made without a copy.", "use reshape, which copies where it must"),
+    ("TP1123", "An axis to squeeze is not of size 1.", "check the shape"),
+    ("TP1124", "Too few dimensions: matrices are needed.", "give the tensor two dimensions or more"),
+    ("TP1125", "Shifts and axes differ in number.", "give one shift per axis, or one for all"),
+    ("TP1126", "No tensor to join.", "pass at least one"),
+    ("TP1127", "Tensors to join differ in shape.", "they may differ along the joined axis only"),
     (
-        "TP1121",
-        "A result does not fit in place, or data cannot be shared without a copy.",
-        "use the copying form",
+        "TP1128",
+        "Strides that do not fit the shape, or are negative.",
+        "give one stride per dimension, none below 0",
     ),
-    (
-        "TP1122",
-        "A view cannot be made without a copy, or a number does not fit its dtype.",
-        "use reshape, or a wider dtype",
-    ),
-    (
-        "TP1123",
-        "An axis to squeeze is not of size 1, or a buffer has suboffsets.",
-        "check the shape, or copy the buffer",
-    ),
-    ("TP1124", "Too few dimensions, or strides that are no multiple of the element.", "see the message"),
-    ("TP1125", "Shifts and axes differ in number, or set_ on a tensor that is not fresh.", "see the message"),
-    ("TP1126", "No tensor to join, or size and stride of different lengths.", "see the message"),
-    (
-        "TP1127",
-        "Tensors to join differ in shape, or bytes of a strided tensor were asked for.",
-        "see the message",
-    ),
-    ("TP1128", "Strides or bytes that do not fit the shape.", "see the message"),
     (
         "TP1129",
-        "A range with no finite bounds or no step, or storages of different sizes.",
-        "see the message",
+        "A range without finite bounds or without a step.",
+        "use finite bounds and a step other than 0",
     ),
-    ("TP1130", "Bounds in the wrong order, or a read-only storage.", "see the message"),
-    ("TP1131", "An axis named twice, or saved tensors that share memory.", "name it once; save clones"),
-    (
-        "TP1132",
-        "A reduction over nothing that has no identity, or a broken safetensors file.",
-        "see the message",
-    ),
+    ("TP1130", "Bounds in the wrong order.", "the lower bound must be less than the upper one"),
+    ("TP1131", "An axis is named twice.", "name it once"),
+    ("TP1132", "A reduction over nothing that has no identity.", "reduce over at least one element"),
     ("TP1133", "A gradient and its output differ in shape.", _SHAPES),
     ("TP1134", "Operands of a matrix product do not fit.", "the inner sizes must agree"),
     ("TP1135", "An index tensor must have one dimension.", "reshape it"),
@@ -183,18 +190,47 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1138", "The source does not have the indexed shape.", _SHAPES),
     ("TP1139", "Values do not broadcast to the indexed shape.", _SHAPES),
     ("TP1140", "Sorted values or a search line must have one dimension.", "reshape it"),
+    ("TP1150", "flatten: the first axis comes after the last one.", "swap them"),
+    (
+        "TP1151",
+        "split: pieces of no positive size, or sizes that do not add up.",
+        "make the sizes add up to the axis",
+    ),
+    (
+        "TP1152",
+        "A tensor with dimensions was used as a Python index.",
+        "use .item() or an index of the tensor",
+    ),
+    ("TP1153", "Data cannot be shared without a copy.", "leave out copy=False"),
+    ("TP1154", "A number does not fit its dtype.", "use a wider dtype"),
+    ("TP1155", "A buffer with suboffsets cannot be shared.", "copy the buffer"),
+    (
+        "TP1156",
+        "Strides of a buffer are no multiple of its element.",
+        "copy the array: np.ascontiguousarray(a)",
+    ),
+    ("TP1157", "set_ on a tensor that is not fresh.", "call it on new_empty(0)"),
+    ("TP1158", "Size and stride differ in length.", "give one stride per dimension"),
+    ("TP1159", "The bytes of a tensor that do not lie in a row.", "use .contiguous() and .cpu()"),
+    ("TP1160", "A buffer does not have the bytes of the shape.", "check shape and dtype"),
+    ("TP1161", "Storages to copy differ in size.", "make them equally large"),
+    ("TP1163", "Tensors to save share memory.", "save clones"),
+    ("TP1164", "A file is no safetensors file.", "save it with tensorplay.save"),
     # dtypes
     ("TP1201", "Element types do not go together.", "convert one operand with astype"),
     ("TP1202", "An expression is not defined for these element types.", "convert the operands with astype"),
     ("TP1203", "An element type is of the wrong kind for this use.", "use the kind that the message names"),
-    ("TP1204", "A foreign or bool element type that this operation does not know.", "convert it first"),
-    ("TP1205", "Integers were needed, or types of equal width.", "convert with astype"),
+    ("TP1204", "A bool matrix product is not defined.", "convert it first: astype(int32)"),
+    ("TP1205", "Integers were needed.", "convert with astype(int64)"),
     ("TP1206", "A file holds an element type that no tensorplay dtype stands for.", "convert the file"),
     (
         "TP1221",
         "A result cannot be written in place to a narrower type.",
         "use the form without the underscore",
     ),
+    ("TP1230", "A foreign element type that no tensorplay dtype stands for.", "convert the data first"),
+    ("TP1231", "A view as an element type of another width.", "use astype, which converts"),
+    ("TP1232", "A tensor of other numbers than integers was used as a Python index.", "use int(x)"),
     # registration
     ("TP1301", "No operator of that name.", "import the module that defines it; `ops` lists what is there"),
     ("TP1302", "The name is defined already, somewhere else.", "choose another name, or pass override=True"),
@@ -255,6 +291,12 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP2013", "An argument that a Triton kernel cannot take.", "pass tensors, numbers or None"),
     ("TP2014", "Triton's interpreter cannot compute in bfloat16.", "check in float32"),
     ("TP2015", "An op that cannot be checked in Triton's interpreter.", "define it in an importable module"),
+    ("TP2031", "An integer for a Triton kernel does not fit in 64 bits.", "pass a smaller one"),
+    (
+        "TP2032",
+        "An argument that cannot be passed to Triton's interpreter.",
+        "pass tensors, numbers and strings",
+    ),
     ("TP2104", "Operands are on different devices; nothing was run.", "move one with .to(device)"),
     ("TP2105", "The operation needs a tensor on the CPU.", "use .cpu()"),
     ("TP2106", "A tensor without data has no values to read or move.", "use a real tensor"),
@@ -269,20 +311,16 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "backward returned the wrong number of gradients.",
         "return one per input, None where there is none",
     ),
-    (
-        "TP3003",
-        "A saved tensor was written to since, or a type that has no gradient requires one.",
-        "clone before writing",
-    ),
+    ("TP3003", "A saved tensor was written to since.", "clone before writing"),
     (
         "TP3004",
-        "The graph was freed, or a move that is not recorded.",
+        "The graph was freed: its saved tensors are gone.",
         "pass retain_graph=True to the first backward",
     ),
     (
         "TP3005",
-        "The output has no history, or a recorded tensor was lent to NumPy.",
-        "use detach() before numpy()",
+        "The output has no history to differentiate.",
+        "compute it from tensors that require a gradient, outside of no_grad",
     ),
     ("TP3006", "A gradient has the wrong shape.", "sum it to the input's shape"),
     ("TP3007", "A gradient has the wrong dtype.", "convert it with astype"),
@@ -293,7 +331,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "An operation in place on what is needed for backward.",
         "use the form without the underscore",
     ),
-    ("TP3011", "A gradient does not fit its tensor.", "check shape, dtype and device"),
+    (
+        "TP3011",
+        "A tensor was written to behind the back of its history: through a view, a base or a detach under no_grad.",
+        "write to the tensor itself while gradients are recorded, or clone it first",
+    ),
     ("TP3012", "Only floating tensors can require gradients.", "convert with astype(float32)"),
     ("TP3013", "requires_grad of a computed tensor cannot be switched off.", "use detach()"),
     ("TP3014", "An assigned .grad is not like its tensor.", "check shape, dtype and device"),
@@ -314,6 +356,13 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP3021", "backward of more than one element needs a gradient.", "call sum() or pass gradient="),
     ("TP3022", "A second derivative through a compiled function.", "differentiate the eager function"),
     (
+        "TP3040",
+        "A move to another device is not recorded.",
+        "move x.detach(), and set requires_grad on the copy",
+    ),
+    ("TP3041", "A computed tensor cannot be deep-copied.", "use detach() or clone()"),
+    ("TP3042", "A tensor that requires a gradient cannot be lent to NumPy.", "use x.detach().numpy()"),
+    (
         "TP3105",
         "gradcheck: analytic and numeric gradients disagree.",
         "the message shows both, by input and output",
@@ -326,30 +375,25 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "An output shares memory with an argument or another output.",
         "return a clone, or declare the alias",
     ),
-    (
-        "TP3204",
-        "backward returned no tuple, or a gradient that does not fit.",
-        "return a tuple, one per input",
-    ),
-    (
-        "TP3205",
-        "A kernel broke the promise of its fake rule, or a list gradient is no list.",
-        "make the two agree",
-    ),
-    (
-        "TP3206",
-        "A backend returned the wrong number of tensors, or a gradient is no tensor.",
-        "see the message",
-    ),
-    ("TP3207", "A hook or a backend returned something else than promised.", "see the message"),
+    ("TP3204", "A gradient does not fit its tensor.", "check shape, dtype and device"),
+    ("TP3205", "A kernel broke the promise of its fake rule.", "make the two agree"),
+    ("TP3206", "A backend returned the wrong number of tensors.", "report it to the backend"),
+    ("TP3207", "A backend returned another tensor than promised.", "report it to the backend"),
     (
         "TP3208",
         "The backward of a Function returned the wrong gradients.",
         "return one per argument of apply",
     ),
     ("TP3210", "A kernel failed in Triton's interpreter.", "the note has its output"),
+    ("TP3230", "backward returned a list.", "return a tuple, one gradient per input"),
+    (
+        "TP3231",
+        "The gradient of a list is no list like it.",
+        "return one entry per tensor, None where there is none",
+    ),
+    ("TP3232", "A gradient is neither a tensor nor None.", "return tensors"),
+    ("TP3233", "A hook returned neither a tensor nor None.", "return a new gradient or nothing"),
     ("TP3301", "A grad-mode decorator on a coroutine.", "use the context inside of the coroutine"),
-    ("TP3302", "The number of entries is not that of the outputs.", "give one per output"),
     ("TP3303", "A Function without a backward.", "define one"),
     ("TP3310", "gradcheck: nothing requires a gradient.", "set requires_grad on an input"),
     ("TP3311", "gradcheck: finite differences need float64.", "convert the inputs"),
@@ -365,29 +409,27 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "An operator does not keep its contract.",
         "the message lists each failed check and how to replay it",
     ),
-    ("TP3902", "verify was asked for something that cannot be checked so.", "see the message"),
+    (
+        "TP3902",
+        "verify cannot make inputs for a plain function, and opcheck needs an op.",
+        "pass inputs=, or the op",
+    ),
+    (
+        "TP3903",
+        "The inputs of verify are no calls.",
+        "pass a tuple of one call's arguments, or a list of such tuples",
+    ),
+    ("TP3904", "opcheck knows no such test.", "use one that the message lists"),
     # capture
     ("TP4001", "An op without a fake rule cannot be captured.", "add one with @op.register_fake"),
-    (
-        "TP4002",
-        "A size that is not known during capture was computed with.",
-        "pass dynamic=False, or fix the size",
-    ),
+    ("TP4002", "A size that is not known during capture was computed with.", "fix the size"),
     (
         "TP4003",
-        "A tensor's value was read during capture, or a captured tensor escaped.",
-        "use where() instead of if",
+        "A tensor's value was read during capture.",
+        "use where() instead of if, or pass the number in",
     ),
-    (
-        "TP4004",
-        "A tensor without data was exported or is unknown to this capture.",
-        "return it from the function",
-    ),
-    (
-        "TP4005",
-        "An address was read during capture, or a result that a graph cannot hold.",
-        "return tensors and numbers",
-    ),
+    ("TP4004", "A tensor without data is unknown to this capture.", "do not keep tensors of another capture"),
+    ("TP4005", "An address was read during capture.", "read it outside of the captured function"),
     ("TP4006", "An argument that a graph cannot hold.", "pass tensors, numbers, strings, or lists of them"),
     (
         "TP4007",
@@ -399,7 +441,24 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "A lifted tensor is written to and needed by backward.",
         "write to a clone, or pass it as an argument",
     ),
-    ("TP4010", "Too deep a nesting, or a bare Triton kernel launched in a capture.", "use wrap_triton"),
+    ("TP4010", "Too deep a nesting.", "pass flatter structures"),
+    (
+        "TP4011",
+        "A function was compiled while another one is captured.",
+        "prepare it before, or call it: a call is inlined",
+    ),
+    (
+        "TP4012",
+        "A tensor of a capture was used outside of it.",
+        "return it from the function; do not keep it",
+    ),
+    ("TP4013", "A tensor without data was exported during capture.", "export the result of the function"),
+    (
+        "TP4014",
+        "A result that a graph cannot hold.",
+        "return tensors, numbers, strings, None, and tuples or dicts of them",
+    ),
+    ("TP4015", "A bare Triton kernel was launched in a capture.", "make it an op, or use wrap_triton"),
     (
         "TP4101",
         "on_fallback='error' met a fallback.",
@@ -410,34 +469,14 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP5002", "A graph breaks a rule of its form.", "the notes list every violation"),
     ("TP5003", "A graph's node does not fit its op's schema.", "capture again with the present definition"),
     ("TP5004", "A returned list holds something else than numbers.", "return a tuple of tensors"),
-    ("TP5005", "A graph uses a value before it is made.", "keep nodes in order"),
     ("TP5010", "The op is not pointwise.", "only pointwise ops have a scalar program"),
-    # internal
-    ("TP9000", "A part of tensorplay stopped unexpectedly; the process goes on.", _REPORT),
     ("TP9001", "An exception of the caller's own on its way out.", "read the exception itself"),
-    ("TP9002", "A scalar expression could not be evaluated.", _REPORT),
-    ("TP9003", "A built-in kernel or rule met what it cannot meet.", _REPORT),
-    ("TP9004", "A broken invariant of a gradient rule or a buffer.", _REPORT),
-    ("TP9005", "A row names a gradient rule that does not exist.", _REPORT),
-    ("TP9006", "A saved tensor or a gradient is missing.", _REPORT),
-    ("TP9007", "A gradient rule called an op with the wrong arguments.", _REPORT),
-    ("TP9008", "A rule or an entry gave something else than expected.", _REPORT),
-    ("TP9009", "A gradient or a capture came twice or for nothing.", _REPORT),
-    ("TP9010", "A gradient formula is broken.", _REPORT),
-    ("TP9011", "A formula met an operand of the wrong kind.", _REPORT),
-    ("TP9101", "A region was run with operands of other types than its own.", _REPORT),
-    ("TP9102", "A compiled kernel failed.", _REPORT),
-    ("TP9103", "A plan names a tensor that is not there.", _REPORT),
-    ("TP9104", "A forward graph needs what its backward makes.", _REPORT),
-    ("TP9105", "A sum of gradients is no tensor.", _REPORT),
-    ("TP9106", "A training region lost one of its tensors.", _REPORT),
-    ("TP9107", "A compiled entry was run though its guard fails.", _REPORT),
-    ("TP9108", "A compiled entry lost one of its inputs.", _REPORT),
-    ("TP9109", "A compiled entry vanished.", _REPORT),
-    ("TP9110", "A region that is not one flat loop was run as one.", _REPORT),
 )
 
-CODES: dict[str, Entry] = {code: Entry(code, meaning, fix) for code, meaning, fix in _TABLE}
+CODES: dict[str, Entry] = {
+    code: Entry(code, meaning, fix, EXAMPLES.get(code), WITHOUT.get(code))
+    for code, meaning, fix in (*_TABLE, *((code, meaning, _REPORT) for code, meaning in INTERNAL.items()))
+}
 
 
 def lookup(code: str) -> Entry | None:

@@ -224,7 +224,7 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
         return _gelu(x)
     if approximate == "tanh":
         return _gelu_tanh(x)
-    raise ArgumentError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}", code="TP1014")
+    raise ArgumentError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}", code="TP1041")
 
 
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:

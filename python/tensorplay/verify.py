@@ -65,7 +65,7 @@ def verify(
     options = Options(rtol, atol, sweep, required, seed)
     found = subjects(op_or_fn)
     if not found:
-        raise ArgumentError(f"{op_or_fn!r} has no overload defined", code="TP1310")
+        raise ArgumentError(f"{op_or_fn!r} has no overload defined", code="TP1305")
     columns: tuple[list[Check], list[Check], list[Check]] = ([], [], [])
     for subject in found:
         if len(found) > 1 and inputs is not None and not _binds(subject, inputs, kwargs or {}):
@@ -92,7 +92,7 @@ def _given(subject: Subject, inputs: tuple[Any, ...] | list[Any], kwargs: dict[s
     for index, args in enumerate(calls):
         if not isinstance(args, tuple):
             wanted = "a tuple of one call's arguments, or a list of such tuples"
-            raise ArgumentError(f"inputs must be {wanted}, got {type(args).__name__}", code="TP3902")
+            raise ArgumentError(f"inputs must be {wanted}, got {type(args).__name__}", code="TP3903")
         label = "given inputs" if len(calls) == 1 else f"given inputs {index}"
         cases.append(capture_args(args, kwargs, subject.names, label))
     return cases
@@ -193,7 +193,7 @@ def opcheck(
         )
     wanted = [test_utils] if isinstance(test_utils, str) else list(test_utils or _TESTS)
     if unknown := [name for name in wanted if name not in _TESTS]:
-        raise ArgumentError(f"no test named {unknown[0]!r}; known are {', '.join(_TESTS)}", code="TP3902")
+        raise ArgumentError(f"no test named {unknown[0]!r}; known are {', '.join(_TESTS)}", code="TP3904")
     report = verify(op, tuple(args), kwargs, rtol=rtol, atol=atol, sweep=False)
     results: dict[str, str] = {}
     for name in wanted:

@@ -60,7 +60,7 @@ fn refuse_custom(call: &Call<'_>) -> Result<()> {
         }
     });
     let Some((i, leaf)) = culprit else {
-        return Err(Error::internal("TP9006", "the Autograd layer was entered without a gradient"));
+        return Err(Error::internal("TP9023", "the Autograd layer was entered without a gradient"));
     };
     let name = call.def.params.name(i).unwrap_or("?");
     let message = if leaf && call.def.params.written.contains(&(i as u8)) {

@@ -15,6 +15,9 @@ use std::sync::Arc;
 use std::time::Instant;
 use tp_tensor::{Device, DeviceKind, Tensor, keybits};
 
+/// The bits of a tensor's keys that say where it is; one of them is set on every tensor.
+const DEVICES: u16 = keybits::CPU | keybits::CUDA | keybits::META;
+
 /// A thread inside dispatch with the table of one op in hand: binding and calling see the same definition.
 pub struct Session<'t> {
     op: OpHandle,
@@ -65,8 +68,8 @@ impl Session<'_> {
         let mut bits = keys.tensors;
         if bits == 0 {
             bits = keys.device;
-        } else if bits & (keybits::CPU | keybits::CUDA) == keybits::CPU | keybits::CUDA {
-            check_devices(self.op, args)?;
+        } else if !(bits & DEVICES).is_power_of_two() {
+            check_devices(self.op, self.def, args)?;
         }
         // SAFETY: the state lives as long as its thread, which a session (it is not Send) never leaves.
         let keys = unsafe { (*self.state).effective(bits) };
@@ -158,6 +161,16 @@ pub fn redispatch_args(
     })
 }
 
+/// Runs the same call on a device that is not that of its tensors.
+pub(crate) fn run_on(call: &Call<'_>, device: Device, rets: &mut Rets) -> Result<()> {
+    state::with(|s| {
+        let _inside = s.enter();
+        // SAFETY: inside dispatch.
+        let table = unsafe { call.op.table() };
+        table.run(&Call { keys: device_key(device) | s.slow_bit(), table: Some(table), ..*call }, rets)
+    })
+}
+
 fn device_key(device: Device) -> KeySet {
     match device.kind {
         DeviceKind::Cpu => DispatchKey::Cpu.set(),
@@ -166,14 +179,16 @@ fn device_key(device: Device) -> KeySet {
     }
 }
 
-/// Tensors on both CPU and CUDA: allowed for 0-d CPU tensors, else an error that names both.
+/// Tensors on several devices: allowed for 0-d CPU tensors that are only read, else an error that names both. Tensors
+/// of a capture count by the device that they stand for.
 #[cold]
-fn check_devices(op: OpHandle, args: &[Arg<'_>]) -> Result<()> {
+pub fn check_devices(op: OpHandle, def: &OpDef, args: &[Arg<'_>]) -> Result<()> {
     let mut first: Option<(usize, Device)> = None;
     let mut clash = None;
     for (i, arg) in args.iter().enumerate() {
+        let written = def.params.written.iter().any(|w| usize::from(*w) == i);
         arg.for_each_tensor(|t| {
-            if t.device().is_cpu() && t.ndim() == 0 {
+            if t.device().is_cpu() && t.ndim() == 0 && !written {
                 return;
             }
             match first {
@@ -184,14 +199,19 @@ fn check_devices(op: OpHandle, args: &[Arg<'_>]) -> Result<()> {
         });
     }
     let Some((j, d, i, e)) = clash else { return Ok(()) };
-    let name = |k: usize| {
-        op.def().and_then(|def| def.params.name(k).map(str::to_string)).unwrap_or_else(|| k.to_string())
+    let name = |k: usize| def.params.name(k).unwrap_or("?");
+    let message = if i == j {
+        format!("tensors of argument '{}' are on {d} and on {e}; nothing was run", name(i))
+    } else {
+        format!("argument '{}' is on {e}, but argument '{}' is on {d}; nothing was run", name(i), name(j))
     };
-    let message =
-        format!("argument '{}' is on {e}, but argument '{}' is on {d}; nothing was run", name(i), name(j));
-    Err(Error::device("TP2104", message)
-        .with_op(op.name())
-        .note("all tensors of one call must share a device: move one with .to(device)"))
+    let way = if d.is_meta() || e.is_meta() {
+        "a tensor on 'meta' has no data that could be moved: make the other one with device=\"meta\" as well"
+            .to_string()
+    } else {
+        format!("all tensors of one call must share a device: move it with {}.to(\"{d}\")", name(i))
+    };
+    Err(Error::device("TP2104", message).with_op(op.name()).note(way))
 }
 
 // ---- cells ----

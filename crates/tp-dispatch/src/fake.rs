@@ -5,9 +5,9 @@ use crate::check;
 use crate::error::{Error, Result};
 use crate::kernel::{Call, FakeOut, FakeRule};
 use crate::state::KeyGuard;
-use crate::value::{Rets, Value};
+use crate::value::{Arg, Rets, Value};
 use std::sync::atomic::{AtomicU32, Ordering};
-use tp_tensor::{Dim, Layout, Tensor, TensorError, TensorSpec, layout};
+use tp_tensor::{Device, Dim, Layout, Tensor, TensorError, TensorSpec, layout};
 
 /// Names for storages of fakes that no capture scope numbers.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
@@ -36,10 +36,27 @@ pub fn materialize_fakes(call: &Call<'_>, next_id: &mut dyn FnMut() -> u32) -> R
     }
 }
 
-/// The Meta layer: every op runs its fake rule.
+/// The Meta layer: every op runs its fake rule. A built-in that makes a tensor elsewhere (`zeros_like(x, device="cpu")`)
+/// runs there instead: it reads no data of its arguments.
 pub fn meta_kernel(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    if !call.def.custom
+        && let Some(device) = elsewhere(call)
+    {
+        return crate::dispatcher::run_on(call, device, rets);
+    }
     *rets = materialize_fakes(call, &mut || NEXT_ID.fetch_add(1, Ordering::Relaxed))?;
     Ok(())
+}
+
+/// The device that was asked for where it is not 'meta', and no tensor of a capture is among the arguments.
+fn elsewhere(call: &Call<'_>) -> Option<Device> {
+    let asked = call.args.iter().find_map(|arg| match arg {
+        Arg::Device(d) if !d.is_meta() => Some(*d),
+        _ => None,
+    })?;
+    let mut fake = false;
+    call.for_each_tensor(|_, t| fake |= t.is_fake());
+    (!fake).then_some(asked)
 }
 
 fn materialize(call: &Call<'_>, out: FakeOut, next_id: &mut dyn FnMut() -> u32) -> Result<Value> {

@@ -29,9 +29,10 @@ impl Graph {
     }
 
     fn dot_source(&self, v: ValueId) -> String {
-        match self.values[v].def {
-            Def::Input(_) => format!("v{}", v.0),
-            Def::Node(n) => format!("n{}", n.0),
+        // The text of a graph that does not pass the verifier may read what nothing defines.
+        match self.values.get(v).map(|value| value.def) {
+            Some(Def::Input(_)) | None => format!("v{}", v.0),
+            Some(Def::Node(n)) => format!("n{}", n.0),
         }
     }
 

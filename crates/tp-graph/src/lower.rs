@@ -303,7 +303,7 @@ fn known_list(items: &[Operand]) -> Result<Value> {
 
 #[cold]
 fn no_place(v: ValueId) -> Error {
-    Error::graph("TP5005", format!("{v} is used, but no step of the plan makes it"))
+    Error::graph("TP5002", format!("{v} is used, but no step of the plan makes it"))
 }
 
 /// Marks the last use of every slot. Outputs are kept.

@@ -172,7 +172,7 @@ fn what_cannot_be_captured_says_so() {
     assert!(!capture::active());
     let escaped = kept.unwrap();
     let e = try_op("tp::neg", &[t(&escaped)]).unwrap_err();
-    assert_eq!(e.code(), "TP4003");
+    assert_eq!(e.code(), "TP4012");
     let other = capture_graph(&[t(&x)], &names(&["x"]), &mut |_| {
         Ok(vec![Value::Tensor(try_op("tp::neg", &[t(&escaped)])?)])
     });

@@ -5,6 +5,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use tp_dispatch::{Error, ErrorKind};
 
 /// Name of the class in `tensorplay.errors`.
@@ -59,10 +60,17 @@ fn build(py: Python<'_>, e: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(exception))
 }
 
+/// Runs `f` with the interpreter lock, which the caller holds as a rule. Unlike PyO3's `attach` it also serves while the
+/// interpreter shuts down, when the collector still calls our slots.
+pub fn attached<R>(f: impl FnOnce(Python<'_>) -> R) -> R {
+    // SAFETY: our code runs only where Python called it, directly or on the way: the interpreter is there.
+    unsafe { Python::attach_unchecked(f) }
+}
+
 /// Sets the exception of this thread. The interpreter lock is held, as in any slot.
 #[cold]
 pub fn set(e: Error) {
-    Python::attach(|py| to_py(py, e).restore(py));
+    attached(|py| to_py(py, e).restore(py));
 }
 
 /// Our error for an exception on its way out of Python code.
@@ -70,10 +78,19 @@ pub fn from_py(err: PyErr) -> Error {
     Error::host(Box::new(err))
 }
 
+/// Runs the body of a PyO3 function or method. PyO3 would let a panic through as a BaseException of its own; here it
+/// becomes the internal error that it is at every other door.
+pub fn guarded<T>(body: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(result) => result,
+        Err(panic) => Err(attached(|py| to_py(py, crate::hot::ret::panic_error(&*panic)))),
+    }
+}
+
 /// Takes the exception that a C call left behind.
 #[cold]
 pub fn fetch() -> Error {
-    Python::attach(|py| from_py(PyErr::fetch(py)))
+    attached(|py| from_py(PyErr::fetch(py)))
 }
 
 /// `?` for PyO3 functions.

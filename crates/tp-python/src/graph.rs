@@ -2,6 +2,7 @@
 //! compiling it.
 
 use crate::compile::program_dict;
+use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -27,76 +28,82 @@ impl PyGraph {
 #[pymethods]
 impl PyGraph {
     /// Text that `tensorplay.graph.parse` reads back.
-    fn text(&self) -> String {
-        self.graph.text()
+    fn text(&self) -> PyResult<String> {
+        guarded(|| Ok(self.graph.text()))
     }
 
-    fn __str__(&self) -> String {
-        self.graph.text()
+    fn __str__(&self) -> PyResult<String> {
+        guarded(|| Ok(self.graph.text()))
     }
 
-    fn __repr__(&self) -> String {
-        format!("<Graph of {} nodes>\n{}", self.graph.nodes.len(), self.graph.text())
+    fn __repr__(&self) -> PyResult<String> {
+        guarded(|| Ok(format!("<Graph of {} nodes>\n{}", self.graph.nodes.len(), self.graph.text())))
     }
 
-    fn __eq__(&self, other: &PyGraph) -> bool {
-        self.graph.text() == other.graph.text()
+    fn __eq__(&self, other: &PyGraph) -> PyResult<bool> {
+        guarded(|| Ok(self.graph.text() == other.graph.text()))
     }
 
-    fn __hash__(&self) -> u64 {
-        use std::hash::{DefaultHasher, Hash, Hasher};
-        let mut h = DefaultHasher::new();
-        self.graph.text().hash(&mut h);
-        h.finish()
+    fn __hash__(&self) -> PyResult<u64> {
+        guarded(|| {
+            Ok({
+                use std::hash::{DefaultHasher, Hash, Hasher};
+                let mut h = DefaultHasher::new();
+                self.graph.text().hash(&mut h);
+                h.finish()
+            })
+        })
     }
 
     /// Nodes in topological order.
     #[getter]
     fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        self.graph.nodes.values().map(|n| node_object(py, &self.graph, n)).collect()
+        guarded(|| self.graph.nodes.values().map(|n| node_object(py, &self.graph, n)).collect())
     }
 
     /// Names of the inputs' values, `"%0"` and so on.
     #[getter]
-    fn inputs(&self) -> Vec<String> {
-        self.graph.inputs.iter().map(|i| i.value.to_string()).collect()
+    fn inputs(&self) -> PyResult<Vec<String>> {
+        guarded(|| Ok(self.graph.inputs.iter().map(|i| i.value.to_string()).collect()))
     }
 
     #[getter]
-    fn input_names(&self) -> Vec<String> {
-        self.graph.inputs.iter().map(|i| i.name.to_string()).collect()
+    fn input_names(&self) -> PyResult<Vec<String>> {
+        guarded(|| Ok(self.graph.inputs.iter().map(|i| i.name.to_string()).collect()))
     }
 
     #[getter]
-    fn outputs(&self) -> Vec<String> {
-        self.graph.outputs.iter().map(|o| o.to_string()).collect()
+    fn outputs(&self) -> PyResult<Vec<String>> {
+        guarded(|| Ok(self.graph.outputs.iter().map(|o| o.to_string()).collect()))
     }
 
     /// The backward graph of a training entry, or None.
     #[getter]
-    fn backward(&self) -> Option<PyGraph> {
-        self.backward.clone().map(|g| PyGraph::new(g, None))
+    fn backward(&self) -> PyResult<Option<PyGraph>> {
+        guarded(|| Ok(self.backward.clone().map(|g| PyGraph::new(g, None))))
     }
 
-    fn to_dot(&self) -> String {
-        self.graph.to_dot()
+    fn to_dot(&self) -> PyResult<String> {
+        guarded(|| Ok(self.graph.to_dot()))
     }
 
-    fn table(&self) -> String {
-        self.graph.table()
+    fn table(&self) -> PyResult<String> {
+        guarded(|| Ok(self.graph.table()))
     }
 
     /// Violations of the graph's rules, one text each; an empty list for a sound graph.
-    fn verify(&self) -> Vec<String> {
-        self.graph.verify().iter().map(|v| v.to_string()).collect()
+    fn verify(&self) -> PyResult<Vec<String>> {
+        guarded(|| Ok(self.graph.verify().iter().map(|v| v.to_string()).collect()))
     }
 
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let d = PyDict::new(py);
-        d.set_item("text", self.graph.text())?;
-        let targets: Vec<String> = self.graph.nodes.values().map(|n| n.target.name()).collect();
-        d.set_item("targets", targets)?;
-        Ok(d)
+        guarded(|| {
+            let d = PyDict::new(py);
+            d.set_item("text", self.graph.text())?;
+            let targets: Vec<String> = self.graph.nodes.values().map(|n| n.target.name()).collect();
+            d.set_item("targets", targets)?;
+            Ok(d)
+        })
     }
 }
 
@@ -133,7 +140,7 @@ fn node_object<'py>(py: Python<'py>, g: &Graph, n: &Node) -> PyResult<Bound<'py,
 /// Reads the text form; GraphError with line and column where it is none.
 #[pyfunction]
 fn parse_graph(py: Python<'_>, text: &str) -> PyResult<PyGraph> {
-    Ok(PyGraph::new(Graph::parse(text).py(py)?, None))
+    guarded(|| Ok(PyGraph::new(Graph::parse(text).py(py)?, None)))
 }
 
 /// Captures `func(*args, **kwargs)` and returns the forward graph. No kernel body runs.
@@ -146,17 +153,20 @@ fn capture_function(
     kwargs: Option<Bound<'_, PyDict>>,
     parameters: Vec<String>,
 ) -> PyResult<PyGraph> {
-    let call = crate::compile::tree::FlatCall::new(&crate::compile::tree::Call { args, kwargs }, &parameters)
-        .py(py)?;
-    let names: Vec<Arc<str>> = call.flat.names.iter().map(|n| n.as_str().into()).collect();
-    let inputs: Vec<tp_dispatch::Arg<'_>> = call.flat.values.iter().map(Value::as_arg).collect();
-    let captured = capture::capture_graph(&inputs, &names, &mut |values: &[Value]| {
-        let out = call.call(py, func, values).map_err(error::from_py)?;
-        let mut flat = crate::compile::tree::Flat::default();
-        crate::compile::tree::flatten(&out, "result", crate::compile::tree::Numbers::Fixed, &mut flat)?;
-        Ok(flat.values)
-    });
-    Ok(PyGraph::new(captured.py(py)?.graph, None))
+    guarded(|| {
+        let call =
+            crate::compile::tree::FlatCall::new(&crate::compile::tree::Call { args, kwargs }, &parameters)
+                .py(py)?;
+        let names: Vec<Arc<str>> = call.flat.names.iter().map(|n| n.as_str().into()).collect();
+        let inputs: Vec<tp_dispatch::Arg<'_>> = call.flat.values.iter().map(Value::as_arg).collect();
+        let captured = capture::capture_graph(&inputs, &names, &mut |values: &[Value]| {
+            let out = call.call(py, func, values).map_err(error::from_py)?;
+            let mut flat = crate::compile::tree::Flat::default();
+            crate::compile::tree::flatten(&out, "result", crate::compile::tree::Numbers::Fixed, &mut flat)?;
+            Ok(flat.values)
+        });
+        Ok(PyGraph::new(captured.py(py)?.graph, None))
+    })
 }
 
 /// The scalar program of a pointwise op for given input dtypes, expanded as backends get it.
@@ -166,13 +176,15 @@ fn pointwise_program<'py>(
     name: &str,
     dtypes: Vec<crate::types::DTypeArg>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let op = tp_dispatch::Registry::global().lookup(name).py(py)?;
-    let def = op.def();
-    let expr = def.as_ref().and_then(|d| d.pointwise.clone());
-    let expr = expr.ok_or_else(|| Error::graph("TP5010", format!("{name} is not pointwise"))).py(py)?;
-    let args: Vec<tp_expr::ArgType> = dtypes.iter().map(|d| tp_expr::ArgType::Tensor(d.0)).collect();
-    let program = expr.program(&args).map_err(Error::from).py(py)?;
-    program_dict(py, &program.expand())
+    guarded(|| {
+        let op = tp_dispatch::Registry::global().lookup(name).py(py)?;
+        let def = op.def();
+        let expr = def.as_ref().and_then(|d| d.pointwise.clone());
+        let expr = expr.ok_or_else(|| Error::graph("TP5010", format!("{name} is not pointwise"))).py(py)?;
+        let args: Vec<tp_expr::ArgType> = dtypes.iter().map(|d| tp_expr::ArgType::Tensor(d.0)).collect();
+        let program = expr.program(&args).map_err(Error::from).py(py)?;
+        program_dict(py, &program.expand())
+    })
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,4 +1,5 @@
-//! What Rust may ask of the interpreter: give up its lock for a while, deliver an interrupt, and tell where in the
+//! What Rust may ask of the interpreter: give up its lock for a while, deliver an interrupt (and let the threads run that
+//! would cause one), and tell where in the
 //! user's source the call came from.
 
 use crate::error;
@@ -6,8 +7,10 @@ use crate::hot::ffi as x;
 use crate::hot::queue;
 use parking_lot::Mutex;
 use pyo3::ffi;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tp_dispatch::Result;
 use tp_dispatch::host::{Host, Location};
 
@@ -38,9 +41,13 @@ impl Host for Interpreter {
     }
 
     fn poll(&self) -> Result<()> {
-        // SAFETY: asks about this thread; signals are checked only with the lock held.
+        // SAFETY: asks about this thread; signals are checked only with the lock held, which is taken back before.
         unsafe {
-            if x::PyGILState_Check() == 1 && ffi::PyErr_CheckSignals() != 0 {
+            if x::PyGILState_Check() == 0 {
+                return Ok(());
+            }
+            yield_lock();
+            if ffi::PyErr_CheckSignals() != 0 {
                 return Err(error::fetch());
             }
         }
@@ -51,6 +58,34 @@ impl Host for Interpreter {
         // SAFETY: frames are walked with the lock held.
         unsafe { if x::PyGILState_Check() == 1 { user_frame() } else { None } }
     }
+}
+
+/// How long a poll keeps the lock: CPython's own switch interval, after which a thread that waits may ask for it.
+const KEEP_LOCK: Duration = Duration::from_millis(5);
+
+thread_local! {
+    /// When this thread last let go of the lock in a poll.
+    static YIELDED: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Lets go of the lock for a moment, so that threads that wait for it run: timers, and those that raise a signal.
+/// Only now and then, for handing a lock over costs more than the steps between two polls.
+///
+/// # Safety
+/// The lock is held.
+unsafe fn yield_lock() {
+    let now = Instant::now();
+    match YIELDED.get() {
+        Some(last) if now.duration_since(last) < KEEP_LOCK => return,
+        Some(_) => {
+            // SAFETY: the thread state that is saved is the one restored, on this thread.
+            unsafe { drop(Restore(ffi::PyEval_SaveThread())) };
+            queue::drain();
+        }
+        // The first poll of a thread starts the clock.
+        None => {}
+    }
+    YIELDED.set(Some(Instant::now()));
 }
 
 /// Takes the lock again even when the work panics.

@@ -1,36 +1,40 @@
 //! Per-thread modes as Python sees them: grad mode, and whether a capture is going on.
 
+use crate::error::guarded;
 use pyo3::prelude::*;
 use tp_dispatch::state;
 
 /// Whether this thread records operations for differentiation.
 #[pyfunction]
-fn is_grad_enabled() -> bool {
-    state::is_grad_enabled()
+fn is_grad_enabled() -> PyResult<bool> {
+    guarded(|| Ok(state::is_grad_enabled()))
 }
 
 /// Sets grad mode of this thread and returns the mode before.
 #[pyfunction]
-fn set_grad_enabled(enabled: bool) -> bool {
-    state::set_grad_enabled(enabled)
+fn set_grad_enabled(enabled: bool) -> PyResult<bool> {
+    guarded(|| Ok(state::set_grad_enabled(enabled)))
 }
 
 /// Whether this thread is inside a capture.
 #[pyfunction]
-fn is_capturing() -> bool {
-    state::includes(tp_dispatch::DispatchKey::Capture)
+fn is_capturing() -> PyResult<bool> {
+    guarded(|| Ok(state::includes(tp_dispatch::DispatchKey::Capture)))
 }
 
 /// Threads that large kernels are split over.
 #[pyfunction]
-fn get_num_threads() -> usize {
-    tp_expr::pool::num_threads()
+fn get_num_threads() -> PyResult<usize> {
+    guarded(|| Ok(tp_expr::pool::num_threads()))
 }
 
 /// Sets the number of threads that large kernels are split over.
 #[pyfunction]
-fn set_num_threads(n: usize) {
-    tp_expr::pool::set_num_threads(n.max(1));
+fn set_num_threads(n: usize) -> PyResult<()> {
+    guarded(|| {
+        tp_expr::pool::set_num_threads(n.max(1));
+        Ok(())
+    })
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,5 +1,6 @@
 //! What ran, as Python objects: the frozen dataclasses of `tensorplay.outcome`, built from the Rust values.
 
+use crate::error::guarded;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -58,25 +59,33 @@ pub struct TraceSink(tp_dispatch::state::Sink);
 #[pymethods]
 impl TraceSink {
     #[new]
-    fn new() -> TraceSink {
-        TraceSink(Default::default())
+    fn new() -> PyResult<TraceSink> {
+        guarded(|| Ok(TraceSink(Default::default())))
     }
 
-    fn start(&self) {
-        tp_dispatch::state::push_sink(self.0.clone());
+    fn start(&self) -> PyResult<()> {
+        guarded(|| {
+            tp_dispatch::state::push_sink(self.0.clone());
+            Ok(())
+        })
     }
 
-    fn stop(&self) {
-        tp_dispatch::state::pop_sink(&self.0);
+    fn stop(&self) -> PyResult<()> {
+        guarded(|| {
+            tp_dispatch::state::pop_sink(&self.0);
+            Ok(())
+        })
     }
 
     /// Events so far, in order.
     fn events<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let events = self.0.lock().clone();
-        events.iter().map(|e| event_object(py, e)).collect()
+        guarded(|| {
+            let events = self.0.lock().clone();
+            events.iter().map(|e| event_object(py, e)).collect()
+        })
     }
 
-    fn __len__(&self) -> usize {
-        self.0.lock().len()
+    fn __len__(&self) -> PyResult<usize> {
+        guarded(|| Ok(self.0.lock().len()))
     }
 }

@@ -1,6 +1,7 @@
 //! `tensorplay.library.Schema`: a parsed schema as an immutable Python object.
 
 use crate::error::IntoPyResult;
+use crate::error::guarded;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tp_dispatch::Schema;
@@ -15,87 +16,95 @@ impl PySchema {
     /// Reads `ns::name.overload(Tensor x, *, float p=0.5) -> Tensor`; SchemaError (ValueError) with a caret otherwise.
     #[staticmethod]
     fn parse(py: Python<'_>, text: &str) -> PyResult<PySchema> {
-        Schema::parse(text).map(PySchema).map_err(tp_dispatch::Error::from).py(py)
+        guarded(|| Schema::parse(text).map(PySchema).map_err(tp_dispatch::Error::from).py(py))
     }
 
     /// `ns::name`.
     #[getter]
-    fn name(&self) -> String {
-        match self.0.name().namespace() {
-            Some(ns) => format!("{ns}::{}", self.0.name().name()),
-            None => self.0.name().name().to_string(),
-        }
+    fn name(&self) -> PyResult<String> {
+        guarded(|| {
+            Ok({
+                match self.0.name().namespace() {
+                    Some(ns) => format!("{ns}::{}", self.0.name().name()),
+                    None => self.0.name().name().to_string(),
+                }
+            })
+        })
     }
 
     /// The overload's name, `""` for the default one.
     #[getter]
-    fn overload(&self) -> &str {
-        self.0.name().overload().unwrap_or("")
+    fn overload(&self) -> PyResult<&str> {
+        guarded(|| Ok(self.0.name().overload().unwrap_or("")))
     }
 
     /// One dict per argument: name, type, kwarg_only, default (as text or None), has_default, mutated, alias.
     #[getter]
     fn arguments<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        self.0
-            .arguments()
-            .iter()
-            .map(|a| {
-                let d = PyDict::new(py);
-                d.set_item("name", a.name())?;
-                d.set_item("type", a.ty().to_string())?;
-                d.set_item("kwarg_only", a.is_kwarg_only())?;
-                d.set_item("has_default", a.default().is_some())?;
-                d.set_item("mutated", a.is_write())?;
-                d.set_item("alias", a.alias().is_some())?;
-                d.set_item("is_tensor", a.is_tensor_like())?;
-                Ok(d)
-            })
-            .collect()
+        guarded(|| {
+            self.0
+                .arguments()
+                .iter()
+                .map(|a| {
+                    let d = PyDict::new(py);
+                    d.set_item("name", a.name())?;
+                    d.set_item("type", a.ty().to_string())?;
+                    d.set_item("kwarg_only", a.is_kwarg_only())?;
+                    d.set_item("has_default", a.default().is_some())?;
+                    d.set_item("mutated", a.is_write())?;
+                    d.set_item("alias", a.alias().is_some())?;
+                    d.set_item("is_tensor", a.is_tensor_like())?;
+                    Ok(d)
+                })
+                .collect()
+        })
     }
 
     /// One dict per return: name, type, alias (index of the argument it shares a set with, or None).
     #[getter]
     fn returns<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        self.0
-            .returns()
-            .iter()
-            .enumerate()
-            .map(|(i, r)| {
-                let d = PyDict::new(py);
-                d.set_item("name", r.name())?;
-                d.set_item("type", r.ty().to_string())?;
-                d.set_item("alias", self.0.aliased_arg(i))?;
-                Ok(d)
-            })
-            .collect()
+        guarded(|| {
+            self.0
+                .returns()
+                .iter()
+                .enumerate()
+                .map(|(i, r)| {
+                    let d = PyDict::new(py);
+                    d.set_item("name", r.name())?;
+                    d.set_item("type", r.ty().to_string())?;
+                    d.set_item("alias", self.0.aliased_arg(i))?;
+                    Ok(d)
+                })
+                .collect()
+        })
     }
 
     /// Whether a call writes to any argument.
     #[getter]
-    fn is_mutable(&self) -> bool {
-        self.0.is_mutable()
+    fn is_mutable(&self) -> PyResult<bool> {
+        guarded(|| Ok(self.0.is_mutable()))
     }
 
     /// Names of the arguments a call writes to.
     #[getter]
-    fn mutated(&self) -> Vec<String> {
-        self.0.mutated_args().map(|(_, a)| a.name().to_string()).collect()
+    fn mutated(&self) -> PyResult<Vec<String>> {
+        guarded(|| Ok(self.0.mutated_args().map(|(_, a)| a.name().to_string()).collect()))
     }
 
     /// Whether every call that fits `old` fits this schema with the same meaning.
-    fn is_backward_compatible_with(&self, old: &PySchema) -> bool {
-        self.0.is_backward_compatible_with(&old.0)
+    fn is_backward_compatible_with(&self, old: &PySchema) -> PyResult<bool> {
+        guarded(|| Ok(self.0.is_backward_compatible_with(&old.0)))
     }
 
-    fn __str__(&self) -> String {
-        self.0.to_string()
+    fn __str__(&self) -> PyResult<String> {
+        guarded(|| Ok(self.0.to_string()))
     }
 
-    fn __repr__(&self) -> String {
-        format!("Schema.parse({:?})", self.0.to_string())
+    fn __repr__(&self) -> PyResult<String> {
+        guarded(|| Ok(format!("Schema.parse({:?})", self.0.to_string())))
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
-        Ok((py.get_type::<PySchema>().getattr("parse")?, (self.0.to_string(),)))
+        guarded(|| Ok((py.get_type::<PySchema>().getattr("parse")?, (self.0.to_string(),))))
     }
 }

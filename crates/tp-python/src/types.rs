@@ -1,6 +1,7 @@
 //! The small value types people see: `dtype` and `device`, and opaque Python objects carried by the dispatcher.
 
 use crate::error;
+use crate::error::guarded;
 use crate::hot::ffi::Obj;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -20,46 +21,54 @@ pub struct PyDType(pub DType);
 #[pymethods]
 impl PyDType {
     #[getter]
-    fn name(&self) -> &'static str {
-        self.0.name()
+    fn name(&self) -> PyResult<&'static str> {
+        guarded(|| Ok(self.0.name()))
     }
 
     /// Bytes per element.
     #[getter]
-    fn itemsize(&self) -> usize {
-        self.0.itemsize()
+    fn itemsize(&self) -> PyResult<usize> {
+        guarded(|| Ok(self.0.itemsize()))
     }
 
     #[getter]
-    fn is_floating_point(&self) -> bool {
-        self.0.is_float()
+    fn is_floating_point(&self) -> PyResult<bool> {
+        guarded(|| Ok(self.0.is_float()))
     }
 
     #[getter]
-    fn is_signed(&self) -> bool {
-        self.0.is_signed()
+    fn is_signed(&self) -> PyResult<bool> {
+        guarded(|| Ok(self.0.is_signed()))
     }
 
     #[getter]
-    fn kind(&self) -> &'static str {
-        match self.0.category() {
-            dtype::Category::Bool => "bool",
-            dtype::Category::Int => "integral",
-            dtype::Category::Float => "real floating",
-        }
+    fn kind(&self) -> PyResult<&'static str> {
+        guarded(|| {
+            Ok({
+                match self.0.category() {
+                    dtype::Category::Bool => "bool",
+                    dtype::Category::Int => "integral",
+                    dtype::Category::Float => "real floating",
+                }
+            })
+        })
     }
 
-    fn __repr__(&self) -> String {
-        format!("tensorplay.{}", self.0.name())
+    fn __repr__(&self) -> PyResult<String> {
+        guarded(|| Ok(format!("tensorplay.{}", self.0.name())))
     }
 
-    fn __hash__(&self) -> isize {
-        // Distinct and not small: caches elsewhere key dtypes by hash alone.
-        0x5450_0000_0000 + (self.0 as isize) * 0x1_0001
+    fn __hash__(&self) -> PyResult<isize> {
+        guarded(|| {
+            Ok({
+                // Distinct and not small: caches elsewhere key dtypes by hash alone.
+                0x5450_0000_0000 + (self.0 as isize) * 0x1_0001
+            })
+        })
     }
 
-    fn __reduce__(&self) -> &'static str {
-        self.0.name()
+    fn __reduce__(&self) -> PyResult<&'static str> {
+        guarded(|| Ok(self.0.name()))
     }
 }
 
@@ -125,40 +134,42 @@ impl PyDevice {
     #[new]
     #[pyo3(signature = (spec, index=None))]
     fn new(py: Python<'_>, spec: &Bound<'_, PyAny>, index: Option<u8>) -> PyResult<PyDevice> {
-        // SAFETY: a live object.
-        let found = unsafe { device_of(spec.as_ptr()) };
-        let device = error::IntoPyResult::py(found, py)?
-            .ok_or_else(|| PyTypeError::new_err("a device is given by a string such as 'cuda:0'"))?;
-        Ok(PyDevice(Device { index: index.unwrap_or(device.index), ..device }))
+        guarded(|| {
+            // SAFETY: a live object.
+            let found = unsafe { device_of(spec.as_ptr()) };
+            let device = error::IntoPyResult::py(found, py)?
+                .ok_or_else(|| PyTypeError::new_err("a device is given by a string such as 'cuda:0'"))?;
+            Ok(PyDevice(Device { index: index.unwrap_or(device.index), ..device }))
+        })
     }
 
     #[getter]
-    fn r#type(&self) -> &'static str {
-        self.0.kind.name()
+    fn r#type(&self) -> PyResult<&'static str> {
+        guarded(|| Ok(self.0.kind.name()))
     }
 
     /// None for devices of which there is one.
     #[getter]
-    fn index(&self) -> Option<u8> {
-        (self.0.kind == DeviceKind::Cuda).then_some(self.0.index)
+    fn index(&self) -> PyResult<Option<u8>> {
+        guarded(|| Ok((self.0.kind == DeviceKind::Cuda).then_some(self.0.index)))
     }
 
-    fn __repr__(&self) -> String {
-        format!("tensorplay.device('{}')", self.0)
+    fn __repr__(&self) -> PyResult<String> {
+        guarded(|| Ok(format!("tensorplay.device('{}')", self.0)))
     }
 
-    fn __str__(&self) -> String {
-        self.0.to_string()
+    fn __str__(&self) -> PyResult<String> {
+        guarded(|| Ok(self.0.to_string()))
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
-        Ok((py.get_type::<PyDevice>().into_any(), (self.0.to_string(),)))
+        guarded(|| Ok((py.get_type::<PyDevice>().into_any(), (self.0.to_string(),))))
     }
 }
 
 /// A new reference.
 pub fn device_object(d: Device) -> Obj {
-    Python::attach(|py| {
+    error::attached(|py| {
         Py::new(py, PyDevice(d)).map_or_else(
             |e| {
                 e.restore(py);
@@ -174,7 +185,7 @@ pub fn device_object(d: Device) -> Obj {
 /// # Safety
 /// Live object, lock held.
 pub unsafe fn device_of(obj: Obj) -> Result<Option<Device>> {
-    Python::attach(|py| {
+    error::attached(|py| {
         // SAFETY: a live object.
         let obj = unsafe { Bound::from_borrowed_ptr(py, obj) };
         if let Ok(d) = obj.cast::<PyDevice>() {
@@ -207,12 +218,12 @@ impl HostObject for Opaque {
 /// Live object, lock held.
 pub unsafe fn opaque(obj: Obj) -> HostRef {
     // SAFETY: a live object.
-    Arc::new(Opaque(Python::attach(|py| unsafe { Bound::from_borrowed_ptr(py, obj) }.unbind())))
+    Arc::new(Opaque(error::attached(|py| unsafe { Bound::from_borrowed_ptr(py, obj) }.unbind())))
 }
 
 /// A new reference to the object inside, or to None.
 pub fn opaque_object(h: &HostRef) -> Obj {
-    Python::attach(|py| match h.as_any().downcast_ref::<Opaque>() {
+    error::attached(|py| match h.as_any().downcast_ref::<Opaque>() {
         Some(o) => o.0.clone_ref(py).into_ptr(),
         None => py.None().into_ptr(),
     })

@@ -87,6 +87,9 @@ impl Tensor {
     }
 
     pub fn view_as(&self, layout: &Layout, dtype: DType) -> Result<Tensor> {
+        if layout.sizes.len() > layout::MAX_DIMS {
+            return Err(TensorError::TooManyDims(layout.sizes.len()));
+        }
         let storage = self.head().storage;
         // SAFETY: the storage lives while self does.
         let s = unsafe { storage.as_ref() };

@@ -206,7 +206,7 @@ def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         return self.reshape((1,))
     start, end = (_axis(d, len(shape)) for d in (start_dim, end_dim))
     if start > end:
-        raise ShapeError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}", code="TP1103")
+        raise ShapeError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}", code="TP1150")
     return self.reshape(
         (*shape[:start], -1 if self.size else _product(shape[start : end + 1]), *shape[end + 1 :])
     )
@@ -236,13 +236,13 @@ def split(self: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[
     total = self.shape[_axis(dim, self.ndim)]
     if isinstance(split_size, int):
         if split_size <= 0:
-            raise ShapeError(f"split: the size of a piece must be positive, got {split_size}", code="TP1103")
+            raise ShapeError(f"split: the size of a piece must be positive, got {split_size}", code="TP1151")
         full, rest = divmod(total, split_size)
         sizes = [split_size] * full + ([rest] if rest or not total else [])
     else:
         sizes = list(split_size)
         if sum(sizes) != total:
-            raise ShapeError(f"split: the sizes {sizes} do not add up to {total}", code="TP1103")
+            raise ShapeError(f"split: the sizes {sizes} do not add up to {total}", code="TP1151")
     front = (slice(None),) * _axis(dim, self.ndim)
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return tuple(self[(*front, slice(at, at + n))] for at, n in zip(starts, sizes, strict=True))

@@ -36,7 +36,7 @@ def deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
     if self.requires_grad and not self.is_leaf:
         raise AutogradError(
             "a computed tensor cannot be deep-copied: its history would be lost",
-            code="TP3004",
+            code="TP3041",
             notes=("copy x.detach() instead",),
         )
     made = _leaf_like(self, self.detach().clone())

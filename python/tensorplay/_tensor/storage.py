@@ -32,7 +32,7 @@ class Size(int):
             return self.shape
         raise ArgumentError(
             f"Tensor.size is the number of elements; the size of one dimension is x.shape[{dim[0]}]",
-            code="TP1005",
+            code="TP1040",
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

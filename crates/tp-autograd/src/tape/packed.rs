@@ -90,7 +90,7 @@ pub(crate) fn unpack(node: &NodeRef, index: usize, saved: &SavedTensor) -> Resul
         packed.iter().find(|p| p.index == index).map(|p| (p.hooks.clone(), p.value.clone()))
     });
     let Some((hooks, value)) = found else {
-        return Err(Error::internal("TP9004", "a packed tensor is missing").with_op(node.name()));
+        return Err(Error::internal("TP9006", "a packed tensor is missing").with_op(node.name()));
     };
     let mode = GradMode::no_grad();
     let t = hooks.unpack(&value)?;

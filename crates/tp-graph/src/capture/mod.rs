@@ -117,6 +117,8 @@ fn capture_kernel(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
 }
 
 fn record(recorder: &RefCell<Recorder>, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    // The keys of fakes do not tell their devices apart.
+    tp_dispatch::dispatcher::check_devices(call.op, call.def, call.args)?;
     let bound = recorder.borrow_mut().bind(call)?;
     // The fake rule may be foreign code: nothing is borrowed while it runs.
     let mut next_id = Recorder::next_fake_id;
@@ -132,7 +134,7 @@ fn record(recorder: &RefCell<Recorder>, call: &Call<'_>, rets: &mut Rets) -> Res
 
 #[cold]
 fn escaped(call: &Call<'_>) -> Error {
-    Error::capture("TP4003", "a tensor without data was used outside of the capture that made it")
+    Error::capture("TP4012", "a tensor without data was used outside of the capture that made it")
         .with_op(call.op.name())
         .note("do not keep tensors in globals or attributes while a function is being captured; return them")
 }

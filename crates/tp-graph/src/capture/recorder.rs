@@ -359,7 +359,7 @@ impl Recorder {
                         "a captured function returned {}, which a graph cannot hold",
                         other.type_name()
                     );
-                    Error::capture("TP4005", message)
+                    Error::capture("TP4014", message)
                         .note("return tensors, numbers, strings, None, and tuples or dicts of them")
                 }),
             })

@@ -5,6 +5,7 @@ use crate::cpu::copy;
 use crate::fake::gather as rule;
 use tp_dispatch::{Call, Result, Rets, Value};
 use tp_tensor::iter::LoopNest;
+use tp_tensor::layout::checked_numel;
 use tp_tensor::{DType, Device, Dims, Tensor, TensorError};
 
 /// `body` with `T` an integer as wide as an element: enough for moving elements.
@@ -32,11 +33,20 @@ macro_rules! by_width {
 }
 pub(super) use by_width;
 
+/// Room for one int64 per element of a shape. Expanded indices may have any size whatever their memory.
+pub fn room(sizes: &[i64]) -> Result<Vec<i64>> {
+    let bytes = checked_numel(sizes, size_of::<i64>())? as usize * size_of::<i64>();
+    let mut out = Vec::new();
+    out.try_reserve_exact(bytes / size_of::<i64>())
+        .map_err(|_| TensorError::OutOfMemory { bytes, device: Device::CPU })?;
+    Ok(out)
+}
+
 /// The indices in row-major order, each within `0..size`; negative ones count from the end.
 pub fn checked_indices(index: &Tensor, axis: usize, size: i64) -> Result<Vec<i64>> {
     let index = copy::as_contiguous(&as_dtype(index, DType::I64)?)?;
     let n = index.numel() as usize;
-    let mut out = Vec::with_capacity(n);
+    let mut out = room(index.sizes())?;
     for i in 0..n {
         // SAFETY: contiguous int64.
         let given = unsafe { index.data_ptr().cast::<i64>().add(i).read_unaligned() };
@@ -211,7 +221,8 @@ pub fn index_add(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     // One index per element of the source: the slab's number, seen through the source's shape.
     let inner = source.sizes()[axis + 1..].iter().product::<i64>() as usize;
     let n = source.numel() as usize;
-    let indices: Vec<i64> = (0..n).map(|i| picked[i / inner.max(1) % picked.len()]).collect();
+    let mut indices = room(source.sizes())?;
+    indices.extend((0..n).map(|i| picked[i / inner.max(1) % picked.len()]));
     rets.push(Value::Tensor(scattered(x, axis, &indices, source.sizes(), source)?));
     Ok(())
 }

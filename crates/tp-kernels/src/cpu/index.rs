@@ -2,7 +2,7 @@
 
 use crate::cpu::cast::{as_dtype, cast};
 use crate::cpu::copy;
-use crate::cpu::gather::{by_sum, by_width, checked_indices, sum_dtype};
+use crate::cpu::gather::{by_sum, by_width, checked_indices, room, sum_dtype};
 use crate::cpu::inplace::may_overlap;
 use crate::fake::index::{Placement, check_put, placement};
 use crate::fake::inplace::check_writable;
@@ -13,8 +13,8 @@ use tp_tensor::{DType, Device, Dims, Layout, Tensor};
 
 /// For every place of the broadcast indices, the offset into x.
 fn offsets(x: &Tensor, p: &Placement<'_>) -> Result<Vec<i64>> {
-    let count = p.broadcast.iter().product::<i64>() as usize;
-    let mut out = vec![0i64; count];
+    let mut out = room(&p.broadcast)?;
+    out.resize(p.broadcast.iter().product::<i64>() as usize, 0);
     for (axis, index) in &p.indexed {
         let index = index.view(&index.layout().expand(&p.broadcast)?)?;
         let stride = x.strides()[*axis];

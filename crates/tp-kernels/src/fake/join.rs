@@ -4,7 +4,7 @@ use crate::fake::{self, known};
 use tp_dispatch::{Call, Error, FakeOuts, Result};
 use tp_tensor::layout::normalize_axis;
 use tp_tensor::promote::promote_types;
-use tp_tensor::{DType, Dim, Dims, Tensor};
+use tp_tensor::{DType, Dim, Dims, Tensor, TensorError};
 
 fn like_first(call: &Call<'_>) -> Result<FakeOuts> {
     let x = call.tensor(0)?;
@@ -80,9 +80,10 @@ pub fn concat_shape(call: &Call<'_>) -> Result<Joined> {
     let dtype = common_dtype(tensors);
     let first = &tensors[0];
     let Some(axis) = call.args[1].int() else {
-        let mut total = 0;
+        let mut total = 0i64;
         for t in tensors {
-            total += known(t.sizes())?.iter().product::<i64>();
+            let numel = known(t.sizes())?.iter().product::<i64>();
+            total = total.checked_add(numel).ok_or_else(|| TensorError::TooLarge(t.sizes().into()))?;
         }
         return Ok(Joined { axis: 0, sizes: Dims::from_slice(&[total]), dtype, flat: true });
     };
@@ -96,8 +97,8 @@ pub fn concat_shape(call: &Call<'_>) -> Result<Joined> {
         }
         let (a, b) = (Dim::from_raw(sizes[axis]), Dim::from_raw(t.sizes()[axis]));
         sizes[axis] = match (a.as_known(), b.as_known()) {
-            (Some(a), Some(b)) => a + b,
-            _ => return Err(tp_tensor::TensorError::Symbolic.into()),
+            (Some(a), Some(b)) => a.checked_add(b).ok_or_else(|| TensorError::TooLarge(t.sizes().into()))?,
+            _ => return Err(TensorError::Symbolic.into()),
         };
     }
     Ok(Joined { axis, sizes, dtype, flat: false })

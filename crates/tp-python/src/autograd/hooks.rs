@@ -16,7 +16,7 @@ struct PyHook(Py<PyAny>);
 
 impl GradHook for PyHook {
     fn call(&self, grad: &Tensor) -> Result<Option<Tensor>> {
-        Python::attach(|py| {
+        crate::error::attached(|py| {
             let out = object(py, Some(grad)).and_then(|g| self.0.bind(py).call1((g,))).map_err(raised)?;
             if out.is_none() {
                 return Ok(None);
@@ -28,7 +28,7 @@ impl GradHook for PyHook {
                 }
             }
             Err(Error::contract(
-                "TP3207",
+                "TP3233",
                 format!("a hook must return a Tensor or None, got {}", out.get_type()),
             ))
         })

@@ -177,7 +177,7 @@ impl PyRule {
             Ok(t) => t.iter().collect(),
             Err(_) if result.is_instance_of::<PyList>() && !(n == 1 && self.inputs[0].1) => {
                 return Err(
-                    Error::contract("TP3204", "backward must return a tuple, got a list").with_op(&self.op)
+                    Error::contract("TP3230", "backward must return a tuple, got a list").with_op(&self.op)
                 );
             }
             Err(_) => smallvec![result.clone()],
@@ -208,7 +208,7 @@ impl PyRule {
     ) -> Result<()> {
         let wrong = |got: String| {
             let message = format!("the gradient of '{name}' must be a list like the input, got {got}");
-            Error::contract("TP3205", message).with_op(&self.op)
+            Error::contract("TP3231", message).with_op(&self.op)
         };
         let Ok(list) = item.cast::<PyList>() else { return Err(wrong(item.get_type().to_string())) };
         let highest = ctx.edges().iter().filter(|e| e.arg() == i).map(|e| e.index() + 1).max().unwrap_or(0);
@@ -232,7 +232,7 @@ impl PyRule {
         }
         let got = item.get_type().name().map_or_else(|_| "object".to_string(), |n| n.to_string());
         let message = format!("the gradient of '{name}' must be a Tensor or None, got {got}");
-        Err(Error::contract("TP3206", message).with_op(&self.op))
+        Err(Error::contract("TP3232", message).with_op(&self.op))
     }
 }
 
@@ -260,7 +260,7 @@ impl VjpRule for PyRule {
         if self.setup.is_null() {
             return Ok(());
         }
-        Python::attach(|py| self.run_setup(py, call, rets, saver))
+        error::attached(|py| self.run_setup(py, call, rets, saver))
     }
 
     fn backward(
@@ -269,7 +269,7 @@ impl VjpRule for PyRule {
         grads: &[Option<Tensor>],
         out: &mut Gradients<'_>,
     ) -> Result<()> {
-        Python::attach(|py| {
+        error::attached(|py| {
             let payload = ctx.payload();
             let held = payload.as_ref().and_then(|p| p.as_any().downcast_ref::<Payload>());
             let object = match held {
@@ -406,5 +406,5 @@ fn zeros(spec: &tp_autograd::tape::Spec) -> Result<Tensor> {
     let args = [Arg::Ints(&spec.sizes), Arg::DType(spec.dtype), Arg::Device(spec.device)];
     let mut rets = tp_dispatch::Rets::new();
     tp_dispatch::call(op, &args, tp_dispatch::kernel::HostArgs::NONE, &mut rets)?;
-    rets.pop().and_then(Value::into_tensor).ok_or_else(|| Error::internal("TP9007", "zeros gave no tensor"))
+    rets.pop().and_then(Value::into_tensor).ok_or_else(|| Error::internal("TP9008", "zeros gave no tensor"))
 }

@@ -1,6 +1,7 @@
 //! Python adapters as backends: a module with `probe`, `supports` and `lower`, found by name through
 //! `tensorplay.backends.base` on first use. What it compiled is launched from Rust.
 
+use crate::error::guarded;
 use crate::report;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -97,7 +98,7 @@ impl Backend for PyBackend {
     }
 
     fn probe(&self) -> Capability {
-        let asked = Python::attach(|py| -> PyResult<Capability> {
+        let asked = crate::error::attached(|py| -> PyResult<Capability> {
             let found = self.adapter(py)?.call_method0("probe")?;
             let details = found.get_item("details")?;
             let mut pairs = Vec::new();
@@ -120,7 +121,7 @@ impl Backend for PyBackend {
     }
 
     fn supports(&self, region: &Region) -> Result<(), FallbackReason> {
-        Python::attach(|py| {
+        crate::error::attached(|py| {
             let asked = (|| -> PyResult<Option<FallbackReason>> {
                 let program = program_dict(py, &region.program.expand())?;
                 let answer = self.adapter(py)?.call_method1("supports", (program,))?;
@@ -140,7 +141,7 @@ impl Backend for PyBackend {
     }
 
     fn lower(&self, region: &Region) -> Result<Lowered, FallbackReason> {
-        Python::attach(|py| self.lower_in(py, region).map_err(|e| self.failed(py, "lower", e)))
+        crate::error::attached(|py| self.lower_in(py, region).map_err(|e| self.failed(py, "lower", e)))
     }
 }
 
@@ -177,23 +178,26 @@ pub fn capability_object<'py>(py: Python<'py>, c: &Capability) -> PyResult<Bound
 
 /// Makes a Python adapter known to the compiler under its name.
 #[pyfunction]
-pub fn register_backend(name: &str) {
-    if tp_graph::backend::get(name).is_none() {
-        tp_graph::backend::register(Arc::new(PyBackend::new(name)));
-    }
+pub fn register_backend(name: &str) -> PyResult<()> {
+    guarded(|| {
+        if tp_graph::backend::get(name).is_none() {
+            tp_graph::backend::register(Arc::new(PyBackend::new(name)));
+        };
+        Ok(())
+    })
 }
 
 /// Names of the backends known to the compiler.
 #[pyfunction]
-pub fn backend_names() -> Vec<String> {
-    tp_graph::backend::names()
+pub fn backend_names() -> PyResult<Vec<String>> {
+    guarded(|| Ok(tp_graph::backend::names()))
 }
 
 /// The capability of one backend; raises LookupError for an unknown name.
 #[pyfunction]
 pub fn backend_capability<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-    match tp_graph::backend::get(name) {
+    guarded(|| match tp_graph::backend::get(name) {
         Some(b) => capability_object(py, &b.probe()),
         None => Err(pyo3::exceptions::PyLookupError::new_err(format!("no backend named '{name}'"))),
-    }
+    })
 }

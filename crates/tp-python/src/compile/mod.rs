@@ -6,6 +6,7 @@ mod object;
 pub mod tree;
 
 use crate::error::IntoPyResult;
+use crate::error::guarded;
 use crate::graph::PyGraph;
 use crate::report;
 use pyo3::exceptions::PyValueError;
@@ -29,37 +30,47 @@ fn compile_function<'py>(
     limit: usize,
     parameters: Vec<String>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let find = |name: &String| {
-        tp_graph::backend::get(name)
-            .ok_or_else(|| PyValueError::new_err(format!("no backend named '{name}'")))
-    };
-    let policy = match policy {
-        "record" => FallbackPolicy::Record,
-        "warn" => FallbackPolicy::Warn,
-        "error" => FallbackPolicy::Error,
-        other => {
-            return Err(PyValueError::new_err(format!(
-                "on_fallback must be 'record', 'warn' or 'error', not '{other}'"
-            )));
-        }
-    };
-    let backends = backends.iter().map(find).collect::<PyResult<Vec<_>>>()?;
-    let core = CompiledFunction::new(CompileOptions { backends, policy, limit });
-    object::new(py, func, Arc::new(core), parameters)
+    guarded(|| {
+        let find = |name: &String| {
+            tp_graph::backend::get(name)
+                .ok_or_else(|| PyValueError::new_err(format!("no backend named '{name}'")))
+        };
+        let policy = match policy {
+            "record" => FallbackPolicy::Record,
+            "warn" => FallbackPolicy::Warn,
+            "error" => FallbackPolicy::Error,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "on_fallback must be 'record', 'warn' or 'error', not '{other}'"
+                )));
+            }
+        };
+        let backends = backends.iter().map(find).collect::<PyResult<Vec<_>>>()?;
+        let core = CompiledFunction::new(CompileOptions { backends, policy, limit });
+        object::new(py, func, Arc::new(core), parameters)
+    })
 }
 
 /// The graphs captured so far: one per entry, with `.backward` for training entries.
 #[pyfunction]
 fn compiled_graphs(compiled: &Bound<'_, PyAny>) -> PyResult<Vec<PyGraph>> {
-    let core = object::core(compiled)?;
-    Ok(core.entries().iter().map(|e| PyGraph::new(e.graph().clone(), e.backward_graph().cloned())).collect())
+    guarded(|| {
+        let core = object::core(compiled)?;
+        Ok(core
+            .entries()
+            .iter()
+            .map(|e| PyGraph::new(e.graph().clone(), e.backward_graph().cloned()))
+            .collect())
+    })
 }
 
 /// What is known of the entries so far, as `tensorplay.outcome.Explanation`.
 #[pyfunction]
 fn compiled_report<'py>(py: Python<'py>, compiled: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let core = object::core(compiled)?;
-    explanation_object(py, core, core.explanation())
+    guarded(|| {
+        let core = object::core(compiled)?;
+        explanation_object(py, core, core.explanation())
+    })
 }
 
 /// The thread's last run as `tensorplay.outcome.RunReport`, or None.
@@ -68,21 +79,23 @@ fn compiled_last_run<'py>(
     py: Python<'py>,
     compiled: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    object::core(compiled)?.last_run().map(|r| run_report_object(py, &r)).transpose()
+    guarded(|| object::core(compiled)?.last_run().map(|r| run_report_object(py, &r)).transpose())
 }
 
 /// Artifacts made so far, one dict each.
 #[pyfunction]
 fn compiled_builds<'py>(py: Python<'py>, compiled: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-    let build = |b: &Build| {
-        let d = PyDict::new(py);
-        d.set_item("backend", &*b.backend)?;
-        d.set_item("hash", &*b.hash)?;
-        d.set_item("seconds", b.seconds)?;
-        d.set_item("cached", b.cached)?;
-        Ok(d)
-    };
-    object::core(compiled)?.builds().iter().map(build).collect()
+    guarded(|| {
+        let build = |b: &Build| {
+            let d = PyDict::new(py);
+            d.set_item("backend", &*b.backend)?;
+            d.set_item("hash", &*b.hash)?;
+            d.set_item("seconds", b.seconds)?;
+            d.set_item("cached", b.cached)?;
+            Ok(d)
+        };
+        object::core(compiled)?.builds().iter().map(build).collect()
+    })
 }
 
 /// Captures and compiles for these arguments without running; the entry serves later calls.
@@ -94,13 +107,13 @@ fn compiled_prepare(
     args: Bound<'_, PyTuple>,
     kwargs: Option<Bound<'_, PyDict>>,
 ) -> PyResult<()> {
-    object::prepare(compiled, tree::Call { args, kwargs }).py(py)
+    guarded(|| object::prepare(compiled, tree::Call { args, kwargs }).py(py))
 }
 
 /// The original function.
 #[pyfunction]
 fn compiled_function<'py>(py: Python<'py>, compiled: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    object::function(py, compiled)
+    guarded(|| object::function(py, compiled))
 }
 
 fn region_object<'py>(py: Python<'py>, r: &RegionRun) -> PyResult<Bound<'py, PyAny>> {

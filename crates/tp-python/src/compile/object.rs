@@ -16,7 +16,7 @@ use std::os::raw::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use tp_dispatch::{Arg, Result, Rets, Value};
+use tp_dispatch::{Arg, Error, Result, Rets, Value};
 use tp_graph::compile::{Built, CompiledFunction};
 use tp_graph::entry::Entry;
 use tp_graph::report::FallbackPolicy;
@@ -96,7 +96,9 @@ unsafe extern "C" fn vectorcall(op: Obj, args: *const Obj, nargsf: usize, kwname
     ret::guard(|| unsafe {
         let inner = &*(*op.cast::<CompiledObject>()).inner;
         let given = std::slice::from_raw_parts(args, nargs);
+        // Under capture the function is inlined, also where its own tensors are real: their values may change.
         if kwnames.is_null()
+            && !tp_graph::capture::active()
             && let Some(done) = fast(inner, given)
         {
             return done;
@@ -178,7 +180,7 @@ unsafe fn simple<'a>(obj: Obj) -> Option<Arg<'a>> {
 
 #[cold]
 fn rebuild(tree: &Tree, rets: Rets) -> Result<Obj> {
-    Python::attach(|py| {
+    error::attached(|py| {
         let mut values = rets.into_iter();
         tree::unflatten(py, tree, &mut values).map(Bound::into_ptr).map_err(error::from_py)
     })
@@ -186,7 +188,7 @@ fn rebuild(tree: &Tree, rets: Rets) -> Result<Obj> {
 
 #[inline(never)]
 unsafe fn slow(inner: &Inner, args: *const Obj, nargs: usize, kwnames: Obj) -> Result<Obj> {
-    Python::attach(|py| {
+    error::attached(|py| {
         // SAFETY: the vectorcall convention.
         let call = unsafe { collect(py, args, nargs, kwnames) }.map_err(error::from_py)?;
         match find_or_build(py, inner, &call)? {
@@ -195,10 +197,11 @@ unsafe fn slow(inner: &Inner, args: *const Obj, nargs: usize, kwnames: Obj) -> R
                 entry.run(&flat_args(&flat), &mut rets)?;
                 match entry.structure().downcast_ref::<Results>() {
                     Some(results) => rebuild(&results.tree, rets),
-                    None => Err(tp_dispatch::Error::internal("TP9008", "an entry without a structure")),
+                    None => Err(Error::internal("TP9111", "an entry without a structure")),
                 }
             }
             Found::Eager => {
+                // Held for the call: the collector may clear the object meanwhile.
                 // SAFETY: a live function held by the object.
                 let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
                 func.call(&call.args, call.kwargs.as_ref()).map(Bound::into_ptr).map_err(error::from_py)
@@ -226,7 +229,15 @@ unsafe fn collect<'py>(py: Python<'py>, args: *const Obj, nargs: usize, kwnames:
 
 enum Found {
     Entry(Arc<Entry>, FlatValues),
+    /// The function itself: over the limit of entries, or inlined into a capture, which also a fake rule is.
     Eager,
+}
+
+/// A tensor without data has no compiled code to run: the function's ops say what becomes of it.
+fn holds_fake(value: &Value) -> bool {
+    let mut fake = false;
+    value.for_each_tensor(|t| fake |= t.is_fake());
+    fake
 }
 
 /// Flat values of a call, with the structure as one more where it matters.
@@ -250,8 +261,14 @@ fn flat_args(flat: &FlatValues) -> FlatArgs<'_> {
 }
 
 fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found> {
+    if tp_graph::capture::active() {
+        return Ok(Found::Eager);
+    }
     let flat_call = FlatCall::new(call, &inner.parameters)?;
     let flat = flat_values(&flat_call);
+    if flat.values.iter().any(holds_fake) {
+        return Ok(Found::Eager);
+    }
     let args = flat_args(&flat);
     if let Some(entry) = inner.core.find(&args) {
         let entry = entry.clone();
@@ -263,8 +280,7 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
     let leaves = flat_call.flat.values.len();
     let mut flat_call = Some(flat_call);
     let built = inner.core.build(&args, &flat.names, &mut |values: &[Value]| {
-        let made =
-            flat_call.take().ok_or_else(|| tp_dispatch::Error::internal("TP9009", "captured twice"))?;
+        let made = flat_call.take().ok_or_else(|| Error::internal("TP9112", "captured twice"))?;
         let values = values.get(..leaves).unwrap_or(values);
         let out = made.call(py, &func, values).map_err(error::from_py)?;
         let mut results = Flat::default();
@@ -299,6 +315,13 @@ fn warn(py: Python<'_>, entry: &Entry) -> Result<()> {
 }
 
 pub fn prepare(obj: &Bound<'_, PyAny>, call: Call<'_>) -> Result<()> {
+    if tp_graph::capture::active() {
+        let mut e = Error::capture("TP4011", "a function cannot be compiled while another one is captured");
+        if let Some(at) = tp_dispatch::host::location() {
+            e = e.note(format!("captured at {at}"));
+        }
+        return Err(e.note("prepare it before the capture, or call it: a call is inlined"));
+    }
     let inner = inner(obj).map_err(error::from_py)?;
     find_or_build(obj.py(), inner, &call).map(drop)
 }
@@ -315,7 +338,7 @@ unsafe extern "C" fn dealloc(op: Obj) {
         let inner = Box::from_raw((*this).inner);
         ffi::Py_XDECREF(inner.func);
         // Entries hold Python objects: PyO3 must know that the lock is held.
-        Python::attach(|_| drop(inner));
+        error::attached(|_| drop(inner));
         let ty = x::type_of(op);
         x::PyObject_GC_Del(op.cast());
         ffi::Py_DECREF(ty.cast());

@@ -6,10 +6,11 @@ use super::ffi::{self as x, Obj};
 use super::shell;
 use crate::types;
 use pyo3::ffi;
+use smallvec::SmallVec;
 use std::ptr;
 use tp_dispatch::bind::{Param, ParamKind};
 use tp_dispatch::{Arg, Error, Result, Value};
-use tp_tensor::{DType, Scalar, Tensor};
+use tp_tensor::{DType, Dim, Scalar, Tensor};
 
 /// # Safety
 /// The interpreter lock is held; `obj` and `scratch` outlive the argument.
@@ -22,7 +23,10 @@ pub unsafe fn object_to_arg<'a>(op: &str, p: &Param, obj: Obj, scratch: &mut Scr
         let found = match p.kind {
             ParamKind::Tensor => shell::is_tensor(obj).then(|| Arg::Tensor(shell::tensor_of(obj))),
             ParamKind::Scalar => number(obj)?.map(Arg::Scalar),
-            ParamKind::Int => int(obj)?.map(Arg::Int),
+            ParamKind::Int => match int(obj)? {
+                Some(v) if is_no_size(p, v) => return Err(no_size(op, p, v)),
+                found => found.map(Arg::Int),
+            },
             ParamKind::Float => float(obj)?.map(Arg::Float),
             ParamKind::Bool => boolean(obj)?.map(Arg::Bool),
             ParamKind::Str => is_str(obj).then(|| x::str_of(obj).map(Arg::Str)).flatten(),
@@ -104,19 +108,20 @@ unsafe fn number_slow(obj: Obj) -> Result<Option<Scalar>> {
         if ffi::PyFloat_Check(obj) != 0 {
             return Ok(Some(Scalar::Float(ffi::PyFloat_AsDouble(obj))));
         }
-        if is_str(obj) || is_sized(obj) {
+        if is_str(obj) || is_sized(obj)? {
             return Ok(None);
         }
         if ffi::PyIndex_Check(obj) != 0 {
             return index(obj).map(|v| v.map(Scalar::Int));
         }
         if x::type_name(obj).starts_with("bool") {
-            return Ok(Some(Scalar::Bool(ffi::PyObject_IsTrue(obj) == 1)));
+            let truth = ffi::PyObject_IsTrue(obj);
+            return if truth < 0 { refused() } else { Ok(Some(Scalar::Bool(truth == 1))) };
         }
         if ffi::PyObject_HasAttrString(obj, c"__float__".as_ptr()) != 0 {
             let v = ffi::PyFloat_AsDouble(obj);
             return if v == -1.0 && !ffi::PyErr_Occurred().is_null() {
-                clear_none()
+                refused()
             } else {
                 Ok(Some(Scalar::Float(v)))
             };
@@ -125,20 +130,21 @@ unsafe fn number_slow(obj: Obj) -> Result<Option<Scalar>> {
     }
 }
 
-unsafe fn is_sized(obj: Obj) -> bool {
+unsafe fn is_sized(obj: Obj) -> Result<bool> {
     // SAFETY: live object. A NumPy scalar has no length; an array with elements is no number.
-    unsafe {
-        let n = ffi::PyObject_Size(obj);
-        if n < 0 {
-            ffi::PyErr_Clear();
-        }
-        n >= 0
-    }
+    unsafe { if ffi::PyObject_Size(obj) < 0 { refused::<()>().map(|_| false) } else { Ok(true) } }
 }
 
-unsafe fn clear_none<T>() -> Result<Option<T>> {
-    // SAFETY: lock held.
-    unsafe { ffi::PyErr_Clear() };
+/// What an object says when it is asked for its number and has none is a TypeError; any other exception is the
+/// caller's own and passes through.
+unsafe fn refused<T>() -> Result<Option<T>> {
+    // SAFETY: lock held; an exception is set.
+    unsafe {
+        if ffi::PyErr_ExceptionMatches(ffi::PyExc_TypeError) == 0 {
+            return Err(crate::error::fetch());
+        }
+        ffi::PyErr_Clear();
+    }
     Ok(None)
 }
 
@@ -159,7 +165,7 @@ unsafe fn index(obj: Obj) -> Result<Option<i64>> {
     unsafe {
         let n = ffi::PyNumber_Index(obj);
         if n.is_null() {
-            return clear_none();
+            return refused();
         }
         let v = long(n);
         ffi::Py_DECREF(n);
@@ -198,18 +204,40 @@ unsafe fn boolean(obj: Obj) -> Result<Option<bool>> {
     })
 }
 
+/// Items of a list or tuple, each held: reading one may run code that takes the others out of their list.
+pub struct Items(SmallVec<[Obj; 8]>);
+
+impl std::ops::Deref for Items {
+    type Target = [Obj];
+    fn deref(&self) -> &[Obj] {
+        &self.0
+    }
+}
+
+impl Drop for Items {
+    fn drop(&mut self) {
+        // SAFETY: one reference each is ours; lock held, as when they were taken.
+        self.0.iter().for_each(|item| unsafe { ffi::Py_DECREF(*item) });
+    }
+}
+
 /// Elements of a list or tuple (the real ones and their subclasses); None for anything else.
 ///
 /// # Safety
-/// Live object, lock held; the items are borrowed from it.
-pub unsafe fn sequence(obj: Obj) -> Option<Vec<Obj>> {
-    // SAFETY: live object; items are borrowed from it.
+/// Live object, lock held, also while the items live.
+pub unsafe fn sequence(obj: Obj) -> Option<Items> {
+    // SAFETY: live object; no code runs between an item's look-up and its new reference.
     unsafe {
+        let held = |item: Obj| ffi::Py_NewRef(item);
         if ffi::PyTuple_Check(obj) != 0 {
-            return Some((0..ffi::PyTuple_Size(obj)).map(|i| ffi::PyTuple_GetItem(obj, i)).collect());
+            return Some(Items(
+                (0..ffi::PyTuple_Size(obj)).map(|i| held(ffi::PyTuple_GetItem(obj, i))).collect(),
+            ));
         }
         if ffi::PyList_Check(obj) != 0 {
-            return Some((0..ffi::PyList_Size(obj)).map(|i| ffi::PyList_GetItem(obj, i)).collect());
+            return Some(Items(
+                (0..ffi::PyList_Size(obj)).map(|i| held(ffi::PyList_GetItem(obj, i))).collect(),
+            ));
         }
         None
     }
@@ -221,7 +249,11 @@ unsafe fn list(op: &str, p: &Param, obj: Obj) -> Result<Option<Value>> {
         let Some(items) = sequence(obj) else { return single(p, obj) };
         let out = match p.kind {
             ParamKind::Ints => {
-                Value::Ints(items.iter().map(|o| element(op, p, *o, int)).collect::<Result<_>>()?)
+                let ints = items.iter().map(|o| element(op, p, *o, int)).collect::<Result<Box<[i64]>>>()?;
+                match ints.iter().find(|v| is_no_size(p, **v)) {
+                    Some(v) => return Err(no_size(op, p, *v)),
+                    None => Value::Ints(ints),
+                }
             }
             ParamKind::Floats => {
                 Value::Floats(items.iter().map(|o| element(op, p, *o, float)).collect::<Result<_>>()?)
@@ -255,7 +287,22 @@ unsafe fn single(p: &Param, obj: Obj) -> Result<Option<Value>> {
     let n = p.list_size.unwrap_or(0);
     // SAFETY: live object.
     let found = if n > 0 { unsafe { int(obj)? } } else { None };
-    Ok(found.map(|v| Value::Ints(vec![v; n as usize].into())))
+    match found {
+        Some(v) if is_no_size(p, v) => Err(no_size("", p, v)),
+        found => Ok(found.map(|v| Value::Ints(vec![v; n as usize].into()))),
+    }
+}
+
+/// Numbers so far below zero stand for symbols where sizes are calculated with; from Python they are only wrong.
+#[inline]
+fn is_no_size(p: &Param, v: i64) -> bool {
+    Dim::from_raw(v).is_symbol() && p.type_text.contains("SymInt")
+}
+
+#[cold]
+fn no_size(op: &str, p: &Param, v: i64) -> Error {
+    let e = Error::shape("TP1109", format!("argument '{}': {v} is no size, stride or bound", p.name));
+    if op.is_empty() { e } else { e.with_op(op) }
 }
 
 unsafe fn tensor(obj: Obj) -> Result<Option<Tensor>> {

@@ -255,19 +255,35 @@ pub unsafe fn operator(ops: &Binary, a: Obj, b: Obj) -> Option<Result<Obj>> {
             if shell::is_tensor(b) {
                 return Some(short(ops.tensor, &[x, Arg::Tensor(shell::tensor_of(b))]));
             }
-            let s = number(b).or_else(|| number_like(b))?;
+            let s = match number(b) {
+                Some(s) => s,
+                None => match number_like(b) {
+                    Ok(found) => found?,
+                    Err(e) => return Some(Err(e)),
+                },
+            };
             return Some(short(ops.scalar, &[x, Arg::Scalar(s)]));
         }
-        let s = number(a).or_else(|| number_like(a))?;
+        let s = match number(a) {
+            Some(s) => s,
+            None => match number_like(a) {
+                Ok(found) => found?,
+                Err(e) => return Some(Err(e)),
+            },
+        };
         Some(short(ops.scalar_left, &[Arg::Scalar(s), Arg::Tensor(shell::tensor_of(b))]))
     }
 }
 
-/// NumPy scalars and subclasses of numbers.
+/// NumPy scalars and subclasses of numbers. What is wrong with an argument is said by whoever tries it next; an
+/// exception that the object raised is the caller's own.
 #[cold]
-unsafe fn number_like(obj: Obj) -> Option<Scalar> {
+unsafe fn number_like(obj: Obj) -> Result<Option<Scalar>> {
     // SAFETY: live object.
-    unsafe { convert::number(obj) }.ok().flatten()
+    match unsafe { convert::number(obj) } {
+        Err(e) if e.kind() != tp_dispatch::ErrorKind::Host => Ok(None),
+        found => found,
+    }
 }
 
 /// The three overloads of one operator.

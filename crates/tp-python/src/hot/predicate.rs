@@ -70,7 +70,7 @@ impl Predicate for PyPredicate {
     }
 
     fn describe(&self) -> String {
-        Python::attach(|py| {
+        error::attached(|py| {
             // SAFETY: a live callable.
             let f = unsafe { Bound::from_borrowed_ptr(py, self.func) };
             let name = f.getattr("__qualname__").and_then(|n| n.extract::<String>());

@@ -120,7 +120,7 @@ impl Drop for PyKernel {
 /// A call that came from Rust: objects are made for the arguments, with the lock taken if it is not held.
 #[cold]
 pub fn from_rust(call: &Call<'_>, body: impl FnOnce(*const Obj) -> Result<()>) -> Result<()> {
-    pyo3::Python::attach(|_| {
+    error::attached(|_| {
         // SAFETY: lock held.
         let objects: SmallVec<[Obj; 8]> =
             call.args.iter().map(|a| unsafe { convert::value_to_object(&a.to_value()) }).collect();
@@ -175,7 +175,7 @@ unsafe fn take_many(call: &Call<'_>, declared: &[Return], out: Obj, rets: &mut R
                         .with_op(call.op.name())
                         .note(format!("schema: {}", call.def.schema)));
                 }
-                for (i, (item, ret)) in items.into_iter().zip(many).enumerate() {
+                for (i, (&item, ret)) in items.iter().zip(many).enumerate() {
                     rets.push(result(call, i, ret.ty(), item)?);
                 }
                 Ok(())
@@ -201,7 +201,7 @@ unsafe fn result(call: &Call<'_>, i: usize, ty: &ArgType, obj: Obj) -> Result<Va
             T::Scalar | T::Number => convert::number(obj)?.map(Value::Scalar),
             T::Str => x::str_of(obj).map(|s| Value::Str(s.into())),
             T::List(e, _) if **e == T::Tensor => {
-                convert::sequence(obj).and_then(|items| tensors(items)).map(Value::Tensors)
+                convert::sequence(obj).and_then(|items| tensors(&items)).map(Value::Tensors)
             }
             _ => None,
         };
@@ -218,9 +218,9 @@ unsafe fn result(call: &Call<'_>, i: usize, ty: &ArgType, obj: Obj) -> Result<Va
 ///
 /// # Safety
 /// Live objects.
-unsafe fn tensors(items: Vec<Obj>) -> Option<Box<[Tensor]>> {
+unsafe fn tensors(items: &[Obj]) -> Option<Box<[Tensor]>> {
     // SAFETY: live objects.
-    items.into_iter().map(|o| unsafe { shell::is_tensor(o).then(|| shell::tensor_of(o).clone()) }).collect()
+    items.iter().map(|&o| unsafe { shell::is_tensor(o).then(|| shell::tensor_of(o).clone()) }).collect()
 }
 
 #[cold]

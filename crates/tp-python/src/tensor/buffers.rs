@@ -83,7 +83,7 @@ fn borrow_view(
         (format.to_string_lossy(), list(b.shape), list(b.strides))
     };
     if !b.suboffsets.is_null() {
-        return Err(Error::value("TP1123", "a buffer with suboffsets cannot be shared: copy it first"))
+        return Err(Error::value("TP1155", "a buffer with suboffsets cannot be shared: copy it first"))
             .py(py);
     }
     let name = || dtype_name(obj).unwrap_or_else(|| format!("format '{format}'"));
@@ -94,7 +94,7 @@ fn borrow_view(
         if size > 1 && stride % item != 0 {
             let message =
                 format!("axis {axis} steps by {stride} bytes, which is no multiple of {item}: copy it first");
-            return Err(Error::value("TP1124", message)).py(py);
+            return Err(Error::value("TP1156", message)).py(py);
         }
         steps.push((stride / item) as i64);
     }
@@ -132,6 +132,6 @@ fn dtype_of(format: &str, itemsize: isize) -> Option<DType> {
 
 #[cold]
 fn unsupported(name: &str) -> Error {
-    Error::dtype("TP1204", format!("elements of type {name} have no tensorplay dtype"))
+    Error::dtype("TP1230", format!("elements of type {name} have no tensorplay dtype"))
         .note("supported are bool, uint8, int8 to int64, float16, bfloat16, float32 and float64 in native byte order")
 }

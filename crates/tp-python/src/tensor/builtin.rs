@@ -80,7 +80,7 @@ impl Builtin {
         called.map_err(|e| e.with_op(self.name))?;
         match rets.pop() {
             Some(Value::Tensor(t)) => Ok(t),
-            _ => Err(Error::internal("TP9003", "the op returned no tensor").with_op(self.name)),
+            _ => Err(Error::internal("TP9008", "the op returned no tensor").with_op(self.name)),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::builtin as ops;
 use super::{DeviceArg, as_tensor, buffers, dlpack, nested, transfer, wrap};
+use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
 use crate::hot::ffi::Obj;
 use crate::types::DTypeArg;
@@ -26,29 +27,31 @@ pub fn tensor<'py>(
     device: Option<DeviceArg>,
     requires_grad: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let dtype = dtype.map(|d| d.0);
-    let source = shared(data, dtype)?;
-    let mut t = ops::DETACH.run(&[Arg::Tensor(&source.tensor)]).py(py)?;
-    if let Some(d) = dtype.filter(|d| *d != t.dtype()) {
-        t = ops::ASTYPE.run(&[Arg::Tensor(&t), Arg::DType(d)]).py(py)?;
-    } else if !source.fresh {
-        t = ops::CLONE.run(&[Arg::Tensor(&t)]).py(py)?;
-    }
-    if let Some(d) = device {
-        t = transfer::to_device(&t, d.0).py(py)?;
-    }
-    if requires_grad {
-        differentiable(&t).py(py)?;
-        t.set_requires_grad(true);
-    }
-    wrap(py, t)
+    guarded(|| {
+        let dtype = dtype.map(|d| d.0);
+        let source = shared(data, dtype)?;
+        let mut t = ops::DETACH.run(&[Arg::Tensor(&source.tensor)]).py(py)?;
+        if let Some(d) = dtype.filter(|d| *d != t.dtype()) {
+            t = ops::ASTYPE.run(&[Arg::Tensor(&t), Arg::DType(d)]).py(py)?;
+        } else if !source.fresh {
+            t = ops::CLONE.run(&[Arg::Tensor(&t)]).py(py)?;
+        }
+        if let Some(d) = device {
+            t = transfer::to_device(&t, d.0).py(py)?;
+        }
+        if requires_grad {
+            differentiable(&t).py(py)?;
+            t.set_requires_grad(true);
+        }
+        wrap(py, t)
+    })
 }
 
 fn differentiable(t: &Tensor) -> Result<()> {
     if t.dtype().is_float() {
         return Ok(());
     }
-    Err(Error::autograd("TP3003", format!("only floating tensors can require a gradient, got {}", t.dtype()))
+    Err(Error::autograd("TP3012", format!("only floating tensors can require a gradient, got {}", t.dtype()))
         .note("pass dtype=tensorplay.float32"))
 }
 
@@ -62,51 +65,56 @@ pub fn asarray<'py>(
     device: Option<DeviceArg>,
     copy: Option<bool>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let dtype = dtype.map(|d| d.0);
-    let source = shared(obj, dtype)?;
-    // Converting a tensor is an operation like any other; foreign data has no history.
-    let own = as_tensor(obj).is_some();
-    let apply = |op: &ops::Builtin, args: &[Arg<'_>]| if own { op.call(args) } else { op.run(args) }.py(py);
-    let mut t = source.tensor;
-    let mut fresh = source.fresh;
-    if let Some(d) = dtype.filter(|d| *d != t.dtype()) {
-        t = apply(&ops::ASTYPE, &[Arg::Tensor(&t), Arg::DType(d)])?;
-        fresh = true;
-    }
-    if let Some(d) = device.filter(|d| d.0 != t.device()) {
-        t = transfer::to_device(&t, d.0).py(py)?;
-        fresh = true;
-    }
-    match copy {
-        Some(false) if fresh => {
-            let e = Error::value(
-                "TP1121",
-                format!("{} cannot be shared without a copy, and copy is False", obj.get_type()),
-            );
-            Err(error::to_py(py, e))
+    guarded(|| {
+        let dtype = dtype.map(|d| d.0);
+        let source = shared(obj, dtype)?;
+        // Converting a tensor is an operation like any other; foreign data has no history.
+        let own = as_tensor(obj).is_some();
+        let apply =
+            |op: &ops::Builtin, args: &[Arg<'_>]| if own { op.call(args) } else { op.run(args) }.py(py);
+        let mut t = source.tensor;
+        let mut fresh = source.fresh;
+        if let Some(d) = dtype.filter(|d| *d != t.dtype()) {
+            t = apply(&ops::ASTYPE, &[Arg::Tensor(&t), Arg::DType(d)])?;
+            fresh = true;
         }
-        Some(true) if !fresh => wrap(py, apply(&ops::CLONE, &[Arg::Tensor(&t)])?),
-        _ => wrap(py, t),
-    }
+        if let Some(d) = device.filter(|d| d.0 != t.device()) {
+            t = transfer::to_device(&t, d.0).py(py)?;
+            fresh = true;
+        }
+        match copy {
+            Some(false) if fresh => {
+                let e = Error::value(
+                    "TP1153",
+                    format!("{} cannot be shared without a copy, and copy is False", obj.get_type()),
+                );
+                Err(error::to_py(py, e))
+            }
+            Some(true) if !fresh => wrap(py, apply(&ops::CLONE, &[Arg::Tensor(&t)])?),
+            _ => wrap(py, t),
+        }
+    })
 }
 
 /// A tensor over the memory of a NumPy array: both see every write, and read-only stays read-only.
 #[pyfunction]
 pub fn from_numpy<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    if let Some(t) = as_tensor(array) {
-        let e = Error::argument("TP1002", format!("argument 'array' must be a NumPy array, got {t:?}"));
-        return Err(error::to_py(py, e));
-    }
-    match buffers::borrow(array)? {
-        Some(t) => wrap(py, t),
-        None => {
-            let message = format!("argument 'array' must be a NumPy array, got {}", array.get_type());
-            Err(error::to_py(
-                py,
-                Error::argument("TP1002", message).note("tensorplay.asarray takes other objects"),
-            ))
+    guarded(|| {
+        if let Some(t) = as_tensor(array) {
+            let e = Error::argument("TP1002", format!("argument 'array' must be a NumPy array, got {t:?}"));
+            return Err(error::to_py(py, e));
         }
-    }
+        match buffers::borrow(array)? {
+            Some(t) => wrap(py, t),
+            None => {
+                let message = format!("argument 'array' must be a NumPy array, got {}", array.get_type());
+                Err(error::to_py(
+                    py,
+                    Error::argument("TP1002", message).note("tensorplay.asarray takes other objects"),
+                ))
+            }
+        }
+    })
 }
 
 /// A tensor, and whether nobody else has its memory.
@@ -163,7 +171,7 @@ fn is_python_data(obj: &Bound<'_, PyAny>) -> bool {
 /// # Safety
 /// Live object, lock held.
 pub unsafe fn array_like(obj: Obj) -> Result<Option<Tensor>> {
-    Python::attach(|py| {
+    error::attached(|py| {
         // SAFETY: a live object.
         let obj = unsafe { Bound::from_borrowed_ptr(py, obj) };
         // SAFETY: as above.
@@ -193,7 +201,7 @@ pub fn fitting(s: Scalar, dtype: DType) -> Result<Scalar> {
         && (v < info.min || v > info.max)
     {
         return Err(Error::value(
-            "TP1122",
+            "TP1154",
             format!("{v} does not fit in {dtype} ({} to {})", info.min, info.max),
         ));
     }

@@ -2,6 +2,7 @@
 //! data is.
 
 use super::{builtin as ops, tensor_of, transfer, wrap};
+use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
 use pyo3::exceptions::{PyOSError, PyTypeError};
 use pyo3::prelude::*;
@@ -86,19 +87,24 @@ pub fn save(
     tensors: &Bound<'_, PyMapping>,
     metadata: Option<HashMap<String, String>>,
 ) -> PyResult<()> {
-    let mut given = Vec::new();
-    for pair in tensors.items()?.iter() {
-        let (name, value): (String, Bound<'_, PyAny>) = pair.extract()?;
-        let t = tensor_of(&value).map_err(|_| {
-            PyTypeError::new_err(format!("'{name}' must be a tensorplay.Tensor, got {}", value.get_type()))
-        })?;
-        given.push((name, t));
-    }
-    refuse_overlap(&given).py(py)?;
-    let saved =
-        given.into_iter().map(|(name, t)| Ok((name, prepare(&t)?))).collect::<Result<Vec<_>>>().py(py)?;
-    let views: Vec<(&str, &Saved)> = saved.iter().map(|(name, s)| (name.as_str(), s)).collect();
-    safetensors::serialize_to_file(views, metadata, &path).map_err(|e| file_error(&path, &e))
+    guarded(|| {
+        let mut given = Vec::new();
+        for pair in tensors.items()?.iter() {
+            let (name, value): (String, Bound<'_, PyAny>) = pair.extract()?;
+            let t = tensor_of(&value).map_err(|_| {
+                PyTypeError::new_err(format!(
+                    "'{name}' must be a tensorplay.Tensor, got {}",
+                    value.get_type()
+                ))
+            })?;
+            given.push((name, t));
+        }
+        refuse_overlap(&given).py(py)?;
+        let saved =
+            given.into_iter().map(|(name, t)| Ok((name, prepare(&t)?))).collect::<Result<Vec<_>>>().py(py)?;
+        let views: Vec<(&str, &Saved)> = saved.iter().map(|(name, s)| (name.as_str(), s)).collect();
+        safetensors::serialize_to_file(views, metadata, &path).map_err(|e| file_error(&path, &e))
+    })
 }
 
 fn prepare(t: &Tensor) -> Result<Saved> {
@@ -126,7 +132,7 @@ fn refuse_overlap(tensors: &[(String, Tensor)]) -> Result<()> {
         let (&(device, _, end, one), &(other_device, start, _, other)) = (&pair[0], &pair[1]);
         if device == other_device && start < end {
             return Err(Error::value(
-                "TP1131",
+                "TP1163",
                 format!("'{one}' and '{other}' share memory, which the file cannot say"),
             )
             .note("save one of them, or a .clone()"));
@@ -143,23 +149,25 @@ pub fn load<'py>(
     path: PathBuf,
     device: Option<super::DeviceArg>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let (mut file, header) = open(&path)?;
-    let out = PyDict::new(py);
-    for name in header.offset_keys() {
-        let Some(info) = header.info(&name) else { continue };
-        let mut t = read_tensor(py, &mut file, &path, &name, info)?;
-        if let Some(d) = &device {
-            t = transfer::to_device(&t, d.0).py(py)?;
+    guarded(|| {
+        let (mut file, header) = open(&path)?;
+        let out = PyDict::new(py);
+        for name in header.offset_keys() {
+            let Some(info) = header.info(&name) else { continue };
+            let mut t = read_tensor(py, &mut file, &path, &name, info)?;
+            if let Some(d) = &device {
+                t = transfer::to_device(&t, d.0).py(py)?;
+            }
+            out.set_item(name, wrap(py, t)?)?;
         }
-        out.set_item(name, wrap(py, t)?)?;
-    }
-    Ok(out)
+        Ok(out)
+    })
 }
 
 /// The string metadata of a safetensors file.
 #[pyfunction]
 pub fn load_metadata(path: PathBuf) -> PyResult<HashMap<String, String>> {
-    Ok(open(&path)?.1.metadata().clone().unwrap_or_default())
+    guarded(|| Ok(open(&path)?.1.metadata().clone().unwrap_or_default()))
 }
 
 /// The file behind its checked header: data follows in the order of the offsets, without gaps.
@@ -219,6 +227,6 @@ fn file_error(path: &Path, e: &SafeTensorError) -> PyErr {
 }
 
 fn broken(path: &Path, why: &str) -> PyErr {
-    let e = Error::value("TP1132", format!("{} is no safetensors file: {why}", path.display()));
-    Python::attach(|py| error::to_py(py, e))
+    let e = Error::value("TP1164", format!("{} is no safetensors file: {why}", path.display()));
+    error::attached(|py| error::to_py(py, e))
 }

@@ -2,6 +2,7 @@
 
 use super::{ObjectOwner, borrow_memory, buffers, tensor_of, wrap};
 use crate::error::IntoPyResult;
+use crate::error::guarded;
 use crate::types::DTypeArg;
 use pyo3::prelude::*;
 use smallvec::smallvec;
@@ -11,9 +12,11 @@ use tp_tensor::{DType, Device, Dims, Layout, Tensor, layout};
 /// The bytes of a contiguous tensor as a uint8 tensor over the same memory.
 #[pyfunction]
 pub fn tensor_bytes<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let t = tensor_of(x)?;
-    let bytes = bytes_of(&t).py(py)?;
-    wrap(py, bytes)
+    guarded(|| {
+        let t = tensor_of(x)?;
+        let bytes = bytes_of(&t).py(py)?;
+        wrap(py, bytes)
+    })
 }
 
 fn bytes_of(t: &Tensor) -> Result<Tensor> {
@@ -22,7 +25,7 @@ fn bytes_of(t: &Tensor) -> Result<Tensor> {
     }
     let item = t.dtype().itemsize() as i64;
     if !t.is_contiguous() || !t.device().is_cpu() {
-        return Err(Error::value("TP1127", "only a contiguous CPU tensor has its bytes in a row"));
+        return Err(Error::value("TP1159", "only a contiguous CPU tensor has its bytes in a row"));
     }
     let layout =
         Layout { sizes: smallvec![t.numel() * item], strides: smallvec![1], offset: t.offset() * item };
@@ -39,11 +42,13 @@ pub fn tensor_from_bytes<'py>(
     shape: Vec<i64>,
     copy: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let bytes = buffers::borrow(buffer)?
-        .ok_or_else(|| Error::argument("TP1002", format!("expected a buffer, got {}", buffer.get_type())))
-        .py(py)?;
-    let t = typed(&bytes, buffer, dtype.0, &shape, copy).py(py)?;
-    wrap(py, t)
+    guarded(|| {
+        let bytes = buffers::borrow(buffer)?
+            .ok_or_else(|| Error::argument("TP1002", format!("expected a buffer, got {}", buffer.get_type())))
+            .py(py)?;
+        let t = typed(&bytes, buffer, dtype.0, &shape, copy).py(py)?;
+        wrap(py, t)
+    })
 }
 
 fn typed(
@@ -58,7 +63,7 @@ fn typed(
     if bytes.nbytes() != want || !bytes.is_contiguous() {
         let message =
             format!("{dtype}{shape:?} takes {want} bytes in a row, the buffer has {}", bytes.nbytes());
-        return Err(Error::value("TP1128", message));
+        return Err(Error::value("TP1160", message));
     }
     if copy {
         let t = Tensor::empty(shape, dtype, Device::CPU)?;
@@ -86,34 +91,38 @@ fn typed(
 /// Address and bytes of the whole storage under a tensor.
 #[pyfunction]
 pub fn tensor_storage(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<(usize, usize)> {
-    let t = tensor_of(x)?;
-    if t.is_fake() {
-        return Err(Error::capture("TP4005", "the address of a storage was read during capture")).py(py);
-    }
-    Ok((t.storage().data() as usize, t.storage().nbytes()))
+    guarded(|| {
+        let t = tensor_of(x)?;
+        if t.is_fake() {
+            return Err(Error::capture("TP4005", "the address of a storage was read during capture")).py(py);
+        }
+        Ok((t.storage().data() as usize, t.storage().nbytes()))
+    })
 }
 
 /// Copies all bytes of one storage to another of the same size.
 #[pyfunction]
 pub fn storage_copy(py: Python<'_>, to: &Bound<'_, PyAny>, from: &Bound<'_, PyAny>) -> PyResult<()> {
-    let (to, from) = (tensor_of(to)?, tensor_of(from)?);
-    let (a, b) = (to.storage(), from.storage());
-    let checked = if a.nbytes() != b.nbytes() {
-        Err(Error::value("TP1129", format!("storages of {} and {} bytes", a.nbytes(), b.nbytes())))
-    } else if a.is_readonly() {
-        Err(Error::value("TP1130", "the storage is read-only"))
-    } else if !(a.device().is_cpu() && b.device().is_cpu()) || to.is_fake() || from.is_fake() {
-        Err(Error::device("TP2105", "storages are copied between CPU tensors only"))
-    } else {
+    guarded(|| {
+        let (to, from) = (tensor_of(to)?, tensor_of(from)?);
+        let (a, b) = (to.storage(), from.storage());
+        let checked = if a.nbytes() != b.nbytes() {
+            Err(Error::value("TP1161", format!("storages of {} and {} bytes", a.nbytes(), b.nbytes())))
+        } else if a.is_readonly() {
+            Err(Error::value("TP1601", "the storage is read-only"))
+        } else if !(a.device().is_cpu() && b.device().is_cpu()) || to.is_fake() || from.is_fake() {
+            Err(Error::device("TP2105", "storages are copied between CPU tensors only"))
+        } else {
+            Ok(())
+        };
+        checked.py(py)?;
+        if a.data() != b.data() {
+            // SAFETY: both are valid for that many bytes.
+            unsafe { std::ptr::copy(b.data(), a.data(), a.nbytes()) };
+        }
+        a.bump_version();
         Ok(())
-    };
-    checked.py(py)?;
-    if a.data() != b.data() {
-        // SAFETY: both are valid for that many bytes.
-        unsafe { std::ptr::copy(b.data(), a.data(), a.nbytes()) };
-    }
-    a.bump_version();
-    Ok(())
+    })
 }
 
 /// The tensor's memory read as another dtype of the same width.
@@ -123,15 +132,17 @@ pub fn tensor_alias_as<'py>(
     x: &Bound<'py, PyAny>,
     dtype: DTypeArg,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let t = tensor_of(x)?;
-    let view = alias_as(&t, dtype.0).py(py)?;
-    wrap(py, view)
+    guarded(|| {
+        let t = tensor_of(x)?;
+        let view = alias_as(&t, dtype.0).py(py)?;
+        wrap(py, view)
+    })
 }
 
 /// See `tensor_alias_as`.
 pub fn alias_as(t: &Tensor, dtype: DType) -> Result<Tensor> {
     if dtype.itemsize() != t.dtype().itemsize() {
-        return Err(Error::dtype("TP1205", format!("{dtype} and {} have different widths", t.dtype())));
+        return Err(Error::dtype("TP1231", format!("{dtype} and {} have different widths", t.dtype())));
     }
     Ok(t.view_as(&t.layout(), dtype)?)
 }

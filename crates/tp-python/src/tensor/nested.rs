@@ -37,6 +37,16 @@ impl Drop for Level {
     }
 }
 
+/// A reference of ours to one item.
+struct Held(Obj);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: an owned reference, lock held.
+        unsafe { ffi::Py_DECREF(self.0) };
+    }
+}
+
 /// # Safety
 /// Live object, lock held.
 pub unsafe fn read(data: Obj) -> Result<Nested> {
@@ -57,7 +67,9 @@ pub unsafe fn read(data: Obj) -> Result<Nested> {
             if item.is_null() {
                 return Err(error::fetch());
             }
-            enter_or_push(item, &mut out, &mut levels, &mut rank)?;
+            // Held: reading it may run code that takes it out of its list.
+            let item = Held(ffi::Py_NewRef(item));
+            enter_or_push(item.0, &mut out, &mut levels, &mut rank)?;
         }
     }
     Ok(out)

@@ -1,19 +1,22 @@
 //! Tensors as NumPy arrays. NumPy is imported on the first use, never at import.
 
 use super::{memory, tensor_of, wrap};
+use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyMemoryView};
 use tp_dispatch::Error;
 use tp_tensor::{DType, Tensor};
 
 /// The array over the tensor's memory, which it keeps alive.
 #[pyfunction]
 pub fn tensor_numpy<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let t = tensor_of(x)?;
-    share(py, &t)
+    guarded(|| {
+        let t = tensor_of(x)?;
+        share(py, &t)
+    })
 }
 
 fn share<'py>(py: Python<'py>, t: &Tensor) -> PyResult<Bound<'py, PyAny>> {
@@ -33,7 +36,9 @@ fn share<'py>(py: Python<'py>, t: &Tensor) -> PyResult<Bound<'py, PyAny>> {
 
 fn as_array(py: Python<'_>, t: Tensor) -> PyResult<Bound<'_, PyAny>> {
     static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    ASARRAY.import(py, "numpy", "asarray")?.call1((wrap(py, t)?,))
+    // NumPy must not see the tensor itself: what a buffer cannot say it would ask `__array__`, which ends here again.
+    let view = PyMemoryView::from(&wrap(py, t)?)?;
+    ASARRAY.import(py, "numpy", "asarray")?.call1((view,))
 }
 
 fn check(py: Python<'_>, t: &Tensor) -> PyResult<()> {
@@ -49,7 +54,7 @@ fn check(py: Python<'_>, t: &Tensor) -> PyResult<()> {
     // Kernels run with grad mode off: what they write is seen through the version counter.
     if t.requires_grad() && tp_dispatch::state::is_grad_enabled() {
         let e = Error::autograd(
-            "TP3005",
+            "TP3042",
             "a tensor that requires a gradient cannot be lent to NumPy: a write would go unseen",
         );
         return Err(error::to_py(py, e.note("use x.detach().numpy()")));
@@ -66,19 +71,23 @@ pub fn tensor_array<'py>(
     dtype: Option<Bound<'py, PyAny>>,
     copy: Option<bool>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let array = share(py, &tensor_of(x)?)?;
-    let same = match &dtype {
-        Some(d) => py.import("numpy")?.call_method1("dtype", (d,))?.eq(array.getattr("dtype")?)?,
-        None => true,
-    };
-    match (same, copy) {
-        (true, Some(true)) => array.call_method0("copy"),
-        (true, _) => Ok(array),
-        (false, Some(false)) => Err(PyValueError::new_err("another dtype needs a copy, and copy is False")),
-        (false, _) => {
-            let kwargs = PyDict::new(py);
-            kwargs.set_item("copy", true)?;
-            array.call_method("astype", (dtype,), Some(&kwargs))
+    guarded(|| {
+        let array = share(py, &tensor_of(x)?)?;
+        let same = match &dtype {
+            Some(d) => py.import("numpy")?.call_method1("dtype", (d,))?.eq(array.getattr("dtype")?)?,
+            None => true,
+        };
+        match (same, copy) {
+            (true, Some(true)) => array.call_method0("copy"),
+            (true, _) => Ok(array),
+            (false, Some(false)) => {
+                Err(PyValueError::new_err("another dtype needs a copy, and copy is False"))
+            }
+            (false, _) => {
+                let kwargs = PyDict::new(py);
+                kwargs.set_item("copy", true)?;
+                array.call_method("astype", (dtype,), Some(&kwargs))
+            }
         }
-    }
+    })
 }

@@ -6,7 +6,7 @@ use crate::hot::ffi::{self as x, Obj};
 use crate::hot::shell;
 use pyo3::ffi;
 use std::fmt::Write;
-use tp_dispatch::Result;
+use tp_dispatch::{Arg, Result};
 use tp_tensor::promote::{DEFAULT_FLOAT, DEFAULT_INT};
 use tp_tensor::{DType, Device, Dim, Scalar, Tensor};
 
@@ -115,6 +115,9 @@ struct Layout<'a> {
 }
 
 fn body(t: &Tensor) -> Result<String> {
+    if t.numel() == 0 {
+        return Ok("[]".to_string());
+    }
     let summarise = t.numel() > THRESHOLD;
     let (sizes, values) = if summarise { corner(t)? } else { (t.sizes().to_vec(), values::elements(t)?) };
     let style = Style::of(t.dtype(), &values);
@@ -140,18 +143,16 @@ fn corner(t: &Tensor) -> Result<(Vec<i64>, Vec<Scalar>)> {
     Ok((shown.sizes().to_vec(), values::elements(&shown)?))
 }
 
-/// First and last items of one axis, as one tensor: an axis of two blocks, then flattened.
+/// First and last items of one axis.
 fn edges(t: &Tensor, axis: usize, edge: i64, n: i64) -> Result<Tensor> {
-    let mut layout = t.layout();
-    let step = layout.strides[axis];
-    layout.sizes[axis] = 2;
-    layout.strides[axis] = step * (n - edge);
-    layout.sizes.insert(axis + 1, edge);
-    layout.strides.insert(axis + 1, step);
-    let blocks = t.view(&layout)?;
-    let mut sizes = t.sizes().to_vec();
-    sizes[axis] = 2 * edge;
-    super::builtin::RESHAPE.run(&[tp_dispatch::Arg::Tensor(&blocks), tp_dispatch::Arg::Ints(&sizes)])
+    let places = Tensor::empty(&[2 * edge], DType::I64, Device::CPU)?;
+    for (k, place) in (0..edge).chain(n - edge..n).enumerate() {
+        // SAFETY: a fresh tensor of that many int64.
+        unsafe { places.data_ptr().cast::<i64>().add(k).write(place) };
+    }
+    let mut indices = vec![None; axis];
+    indices.push(Some(places));
+    super::builtin::INDEX.run(&[Arg::Tensor(t), Arg::OptTensors(&indices)])
 }
 
 impl Layout<'_> {

@@ -2,6 +2,7 @@
 
 use super::{DeviceArg, builtin as ops, tensor_of, wrap};
 use crate::error::IntoPyResult;
+use crate::error::guarded;
 use pyo3::prelude::*;
 use tp_dispatch::{Arg, Error, Result};
 use tp_tensor::{Device, Tensor, runtime};
@@ -13,7 +14,7 @@ pub fn to_device(t: &Tensor, device: Device) -> Result<Tensor> {
     }
     if t.requires_grad() {
         return Err(Error::autograd(
-            "TP3004",
+            "TP3040",
             format!("moving a tensor that requires a gradient to {device} is not recorded"),
         )
         .note("move x.detach(), and set requires_grad on the copy"));
@@ -42,6 +43,8 @@ pub fn tensor_to_device<'py>(
     x: &Bound<'py, PyAny>,
     device: DeviceArg,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let moved = to_device(&tensor_of(x)?, device.0).py(py)?;
-    wrap(py, moved)
+    guarded(|| {
+        let moved = to_device(&tensor_of(x)?, device.0).py(py)?;
+        wrap(py, moved)
+    })
 }

@@ -2,6 +2,7 @@
 
 use super::{builtin as ops, tensor_of, transfer};
 use crate::error::IntoPyResult;
+use crate::error::guarded;
 use crate::hot::convert;
 use crate::types;
 use pyo3::exceptions::PyTypeError;
@@ -12,9 +13,11 @@ use tp_tensor::{Device, Scalar, Tensor, dispatch_dtype};
 
 /// All elements in row-major order, wherever they are.
 pub fn elements(t: &Tensor) -> Result<Vec<Scalar>> {
-    if t.is_fake() || t.device().is_meta() {
+    if t.is_fake() {
         // Says the same as reading one value does.
         types::item(t)?;
+    }
+    if t.is_fake() || t.device().is_meta() {
         return Err(Error::device("TP2106", "a tensor without data has no values"));
     }
     let local = transfer::to_device(&t.detach(), Device::CPU)?;
@@ -29,9 +32,11 @@ pub fn elements(t: &Tensor) -> Result<Vec<Scalar>> {
 /// The elements as nested lists of Python numbers; a number for a 0-d tensor.
 #[pyfunction]
 pub fn tensor_tolist<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let t = tensor_of(x)?;
-    let values = elements(&t).py(py)?;
-    nested(py, t.sizes(), &values)
+    guarded(|| {
+        let t = tensor_of(x)?;
+        let values = elements(&t).py(py)?;
+        nested(py, t.sizes(), &values)
+    })
 }
 
 /// Depth is bounded by the rank of a tensor.
@@ -54,22 +59,27 @@ fn nested<'py>(py: Python<'py>, sizes: &[i64], values: &[Scalar]) -> PyResult<Bo
 /// `format(x, spec)`: the value's own format for a 0-d tensor, the text of the tensor for an empty spec.
 #[pyfunction]
 pub fn tensor_format(py: Python<'_>, x: &Bound<'_, PyAny>, spec: &str) -> PyResult<String> {
-    let t = tensor_of(x)?;
-    if spec.is_empty() {
-        return Ok(x.str()?.to_string());
-    }
-    if t.ndim() > 0 {
-        return Err(PyTypeError::new_err(format!(
-            "format '{spec}' needs one value; the tensor has shape {:?}",
-            t.sizes()
-        )));
-    }
-    let value = types::scalar_object(py, types::item(&t).py(py)?)?;
-    value.call_method1("__format__", (spec,))?.extract()
+    guarded(|| {
+        let t = tensor_of(x)?;
+        if spec.is_empty() {
+            return Ok(x.str()?.to_string());
+        }
+        if t.ndim() > 0 {
+            return Err(PyTypeError::new_err(format!(
+                "format '{spec}' needs one value; the tensor has shape {:?}",
+                t.sizes()
+            )));
+        }
+        let value = types::scalar_object(py, types::item(&t).py(py)?)?;
+        value.call_method1("__format__", (spec,))?.extract()
+    })
 }
 
 /// Seeds the random ops of this process.
 #[pyfunction]
-pub fn manual_seed(seed: u64) {
-    tp_kernels::random::manual_seed(seed);
+pub fn manual_seed(seed: u64) -> PyResult<()> {
+    guarded(|| {
+        tp_kernels::random::manual_seed(seed);
+        Ok(())
+    })
 }

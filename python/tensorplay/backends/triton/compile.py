@@ -88,7 +88,7 @@ def _integer(value: int, name: str) -> str:
     for kind, low, high in (("i32", -(2**31), 2**31), ("i64", -(2**63), 2**63), ("u64", 0, 2**64)):
         if low <= value < high:
             return kind
-    raise ArgumentError(f"argument {name!r}: {value} does not fit in 64 bits", code="TP2013")
+    raise ArgumentError(f"argument {name!r}: {value} does not fit in 64 bits", code="TP2031")
 
 
 def compile_kernel(

@@ -125,7 +125,7 @@ def run_op(op: Any, args: tuple[Any, ...], *, timeout: float = 300.0) -> tuple[l
         tensors = {str(i): a for i, a in enumerate(args) if isinstance(a, _native.Tensor)}
         plain = {str(i): a for i, a in enumerate(args) if isinstance(a, _SCALARS)}
         if len(tensors) + len(plain) != len(args):
-            raise ArgumentError("only tensors, numbers and strings can be passed to the check", code="TP2015")
+            raise ArgumentError("only tensors, numbers and strings can be passed to the check", code="TP2032")
         _native.save(f"{folder}/in", tensors)
         task = {"op": op.name, "module": function.__module__, "file": file, "plain": plain, "path": sys.path}
         environment = os.environ | {"TRITON_INTERPRET": "1"}

@@ -1,6 +1,7 @@
 //! The buffer protocol: CPU memory lent to `memoryview`, NumPy and everything else that reads buffers, strides and
 //! read-only flag included. bfloat16 has no format code, and a tensor that is being differentiated must be detached
-//! first: a write through the buffer would be invisible to the tape.
+//! first: a write through the buffer would be invisible to the tape. Where grad mode is off, as in every kernel, nothing
+//! is being recorded, and the memory is lent.
 
 use super::{slot, this};
 use crate::hot::ffi::Obj;
@@ -46,7 +47,7 @@ fn refusal(t: &Tensor) -> Option<String> {
     if !t.device().is_cpu() {
         return Some(format!("the tensor is on {}; move it with .cpu() first", t.device()));
     }
-    if t.requires_grad() {
+    if t.requires_grad() && tp_dispatch::state::is_grad_enabled() {
         return Some("the tensor requires a gradient; export x.detach() instead".into());
     }
     None
@@ -60,7 +61,7 @@ unsafe extern "C" fn get_buffer(op: Obj, view: *mut Py_buffer, flags: c_int) -> 
             Ok(()) => Ok(0),
             Err(message) => {
                 let message = std::ffi::CString::new(message)
-                    .map_err(|_| Error::internal("TP9004", "NUL in a message"))?;
+                    .map_err(|_| Error::internal("TP9021", "NUL in a message"))?;
                 ffi::PyErr_SetString(ffi::PyExc_BufferError, message.as_ptr());
                 Ok(-1)
             }

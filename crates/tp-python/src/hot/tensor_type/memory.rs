@@ -122,7 +122,7 @@ unsafe extern "C" fn set_(op: Obj, args: *const Obj, nargs: isize, kwnames: Obj)
         let alone = ffi::Py_REFCNT(op) <= 2 && t.ref_count() == 1 && !t.is_tracked();
         if t.numel() != 0 || t.requires_grad() || t.is_fake() || !alone {
             return Err(Error::value(
-                "TP1125",
+                "TP1157",
                 "set_ takes only a fresh empty tensor, as new_empty(0) gives it",
             ));
         }
@@ -151,11 +151,11 @@ unsafe fn view_of(source: &Tensor, like: &Tensor, given: &[Obj; 4]) -> Result<Te
         let offset = convert::int(given[1])?.ok_or_else(|| wrong("storage_offset"))?;
         let list = |obj: Obj, what: &str| -> Result<Dims> {
             let items = convert::sequence(obj).ok_or_else(|| wrong(what))?;
-            items.into_iter().map(|o| convert::int(o)?.ok_or_else(|| wrong(what))).collect()
+            items.iter().map(|&o| convert::int(o)?.ok_or_else(|| wrong(what))).collect()
         };
         let (sizes, strides) = (list(given[2], "size")?, list(given[3], "stride")?);
         if sizes.len() != strides.len() {
-            return Err(Error::shape("TP1126", "size and stride must have the same length").with_op("set_"));
+            return Err(Error::shape("TP1158", "size and stride must have the same length").with_op("set_"));
         }
         layout::checked_numel(&sizes, like.dtype().itemsize())?;
         Ok(source.view_as(&Layout { sizes, strides, offset }, like.dtype())?)

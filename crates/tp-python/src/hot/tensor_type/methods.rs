@@ -14,6 +14,7 @@ use tp_dispatch::bind::{ParamKind, Params};
 use tp_dispatch::dispatcher::Session;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::{Arg, Error, OpDef, OpHandle, Registry, Result, Value};
+use tp_tensor::Dim;
 
 /// How positional arguments are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -191,7 +192,11 @@ unsafe fn ints(args: *const Obj, nargs: usize) -> Option<SmallVec<[i64; FEW]>> {
     let int = |o: Obj| {
         // SAFETY: a live object; only real ints are read here.
         unsafe {
-            (x::type_of(o) == &raw mut ffi::PyLong_Type).then(|| convert::int(o).ok().flatten()).flatten()
+            (x::type_of(o) == &raw mut ffi::PyLong_Type)
+                .then(|| convert::int(o).ok().flatten())
+                .flatten()
+                // Others are errors that name the argument.
+                .filter(|v| !Dim::from_raw(*v).is_symbol())
         }
     };
     // SAFETY: the fastcall convention; items are borrowed from the live argument.

@@ -46,12 +46,12 @@ unsafe extern "C" fn index(op: Obj) -> Obj {
         let t = this(op);
         if !t.dtype().is_int() {
             let message = format!("only an integer tensor can be used as an index, got {}", t.dtype());
-            return Err(Error::dtype("TP1203", message));
+            return Err(Error::dtype("TP1232", message));
         }
         if t.ndim() != 0 {
             // A TypeError: `bytes(x)` tries the index first and goes on to the buffer only then.
             let message = format!("only a 0-d tensor can be used as an index, got shape {:?}", t.sizes());
-            return Err(Error::argument("TP1112", message));
+            return Err(Error::argument("TP1152", message));
         }
         Ok(convert::scalar_to_object(types::item(t)?))
     })

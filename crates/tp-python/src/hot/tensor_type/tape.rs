@@ -5,7 +5,6 @@ use crate::autograd;
 use crate::error;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::{ret, shell};
-use pyo3::Python;
 use pyo3::ffi;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
@@ -23,7 +22,7 @@ unsafe extern "C" fn set_requires_grad(op: Obj, value: Obj, _: *mut c_void) -> c
         let on = if value.is_null() { -1 } else { ffi::PyObject_IsTrue(value) };
         if on < 0 {
             ffi::PyErr_Clear();
-            return Err(Error::argument("TP1015", "requires_grad is True or False"));
+            return Err(Error::argument("TP1042", "requires_grad is True or False"));
         }
         autograd::set_requires_grad(this(op), on == 1).map(|()| 0)
     })
@@ -53,7 +52,7 @@ unsafe extern "C" fn grad_fn(op: Obj, _: *mut c_void) -> Obj {
     // SAFETY: as above.
     ret::guard(|| unsafe {
         let t = this(op);
-        Python::attach(|py| autograd::grad_fn_object(py, t).map(pyo3::Py::into_ptr).map_err(error::from_py))
+        error::attached(|py| autograd::grad_fn_object(py, t).map(pyo3::Py::into_ptr).map_err(error::from_py))
     })
 }
 
@@ -68,7 +67,7 @@ unsafe fn optional<'a>(obj: Obj, name: &str) -> Result<Option<&'a Tensor>> {
             return Ok(Some(shell::tensor_of(obj)));
         }
         let got = x::type_name(obj);
-        Err(Error::argument("TP1016", format!("'{name}' must be a Tensor or None, got {got}")))
+        Err(Error::argument("TP1043", format!("'{name}' must be a Tensor or None, got {got}")))
     }
 }
 

@@ -28,7 +28,7 @@ struct Lent<M> {
 /// The tensor as the protocol describes it; valid while a handle lives.
 pub fn describe(t: &Tensor) -> Result<DlTensor> {
     if t.is_fake() {
-        return Err(Error::capture("TP4004", "a tensor without data cannot be exported during capture"));
+        return Err(Error::capture("TP4013", "a tensor without data cannot be exported during capture"));
     }
     if t.requires_grad() {
         return Err(buffer_error("a tensor that requires a gradient cannot be exported; use x.detach()"));

@@ -5,6 +5,7 @@ use super::{
     Versioned, buffer_error,
 };
 use crate::error::IntoPyResult;
+use crate::error::guarded;
 use crate::hot::ffi as x;
 use crate::tensor::{self, DeviceArg, builtin as ops, transfer};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -119,8 +120,10 @@ pub fn from_dlpack<'py>(
     device: Option<DeviceArg>,
     copy: Option<bool>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let t = take(x, device.map(|d| d.0), copy)?;
-    tensor::wrap(py, t)
+    guarded(|| {
+        let t = take(x, device.map(|d| d.0), copy)?;
+        tensor::wrap(py, t)
+    })
 }
 
 /// See `from_dlpack`.

@@ -77,7 +77,7 @@ fn parts(t: &Tensor, items: &Items) -> Result<Vec<Part>> {
                 whole(&mut axis, rest, &mut out)?;
             }
             Item::Array(_) | Item::Mask(_) | Item::Flag(_) => {
-                return Err(Error::internal("TP9005", "an index array where none can be"));
+                return Err(Error::internal("TP9022", "an index array where none can be"));
             }
         }
     }

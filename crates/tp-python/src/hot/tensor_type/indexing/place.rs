@@ -32,7 +32,7 @@ pub fn locate(t: &Tensor, items: Items) -> Result<Place> {
             Item::Ellipsis => axis += t.ndim() - given,
             Item::At(i) if by_arrays => {
                 // Beside arrays an integer is an array too: NumPy's rule for where the result's axes go.
-                place.index_by(axis, scalar_index(i)?);
+                place.index_by(axis, scalar_index(i)?)?;
                 axis += 1;
             }
             Item::At(i) => {
@@ -48,7 +48,7 @@ pub fn locate(t: &Tensor, items: Items) -> Result<Place> {
                 axis += 1;
             }
             Item::Array(t) => {
-                place.index_by(axis, t);
+                place.index_by(axis, t)?;
                 axis += 1;
             }
             Item::Mask(m) if m.ndim() == 0 => {
@@ -69,13 +69,23 @@ pub fn scalar_index(i: i64) -> Result<Tensor> {
 }
 
 impl Place {
-    fn index_by(&mut self, axis: usize, indices: Tensor) {
+    fn index_by(&mut self, axis: usize, indices: Tensor) -> Result<()> {
+        // Of indices into a tensor without data only the shape counts, wherever they lie.
+        let of_shape = self.view.device().is_meta() && indices.device().is_cpu() && !indices.is_fake();
         self.arrays.resize(axis, None);
-        self.arrays.push(Some(indices));
+        self.arrays.push(Some(if of_shape {
+            Tensor::empty(indices.sizes(), indices.dtype(), Device::META)?
+        } else {
+            indices
+        }));
+        Ok(())
     }
 
     fn slice(&mut self, axis: usize, start: isize, stop: isize, step: isize) -> Result<()> {
         let at = axis as i64;
+        // Bounds before every size there can be mean the same; further down numbers stand for symbols.
+        let bound = |v: isize| v.max(isize::MIN / 2);
+        let (start, stop) = (bound(start), bound(stop));
         if step > 0 {
             if (start, stop, step) == (0, isize::MAX, 1) {
                 return Ok(());
@@ -110,7 +120,7 @@ impl Place {
         let found = ops::NONZERO.call(&[Arg::Tensor(m)])?;
         for k in 0..m.ndim() {
             let column = ops::SELECT.call(&[Arg::Tensor(&found), Arg::Int(1), Arg::Int(k as i64)])?;
-            self.index_by(axis + k, column);
+            self.index_by(axis + k, column)?;
         }
         Ok(m.ndim())
     }
@@ -123,7 +133,7 @@ impl Place {
             // SAFETY: one fresh int64.
             unsafe { indices.data_ptr().cast::<i64>().write(0) };
         }
-        self.index_by(axis, indices);
+        self.index_by(axis, indices)?;
         Ok(1)
     }
 

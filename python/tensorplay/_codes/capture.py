@@ -1,0 +1,58 @@
+"""Examples of the codes TP40 to TP50: capture, fallbacks, graphs."""
+
+from __future__ import annotations
+
+EXAMPLES: dict[str, str] = {
+    "TP4001": """
+f = tp.library.custom_op("ex4001::f", lambda x: x.clone(), mutates_args=())
+tp.compile(f)(tp.ones((2,)))
+""",
+    "TP4003": "tp.compile(lambda x: x if x.sum() > 0 else -x)(tp.ones((2,)))",
+    "TP4004": """
+kept = []
+tp.graph.capture(lambda x: kept.append(x) or x + 1.0, tp.ones((2,)))
+tp.graph.capture(lambda x: x + kept[0], tp.ones((2,)))
+""",
+    "TP4005": "tp.graph.capture(lambda x: x + x.data_ptr(), tp.ones((2,)))",
+    "TP4006": """
+f = tp.library.custom_op("ex4006::f", lambda x, any: x.clone(), mutates_args=(), schema="(Tensor x, Any any) -> Tensor")
+f.register_fake(lambda x, any: tp.empty_like(x))
+tp.graph.capture(lambda x: f(x, object()), tp.ones((2,)))
+""",
+    "TP4007": """
+w = tp.ones((2,)).requires_grad_()
+tp.compile(lambda x: x.add_(w))(tp.zeros((2,)))
+""",
+    "TP4008": """
+b = tp.ones((2,))
+
+def f(x):
+    y = x * b
+    b.add_(1.0)
+    return y.sum()
+
+tp.compile(f)(tp.ones((2,)).requires_grad_())
+""",
+    "TP4010": """
+data = []
+data.append(data)
+tp.compile(lambda data: data)(data)
+""",
+    "TP4011": """
+f = tp.compile(lambda x: x * 2.0)
+tp.graph.capture(lambda x: f.explain(x) and x, tp.ones((2,)))
+""",
+    "TP4012": """
+kept = []
+tp.graph.capture(lambda x: kept.append(x) or x + 1.0, tp.ones((2,)))
+kept[0] + 1.0
+""",
+    "TP4013": """
+tp.graph.capture(lambda x: tp.from_dlpack(x), tp.ones((2,)))
+""",
+    "TP4101": """
+tp.compile(lambda x: tp.sum(x), backend="tvm", on_fallback="error")(tp.ones((2,)))
+""",
+    "TP5001": 'tp.graph.parse("graph(")',
+    "TP5010": 'tp._native.pointwise_program("tp::sum", [tp.float32])',
+}
