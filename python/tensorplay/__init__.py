@@ -215,6 +215,7 @@ if TYPE_CHECKING:
         backends,
         compiler,
         cuda,
+        func,
         graph,
         library,
         ops,
@@ -222,6 +223,7 @@ if TYPE_CHECKING:
         testing,
         tracing,
     )
+    from tensorplay._autocast import autocast
     from tensorplay.autograd import enable_grad, no_grad, set_grad_enabled
     from tensorplay.compiler import compile
     from tensorplay.tracing import trace
@@ -233,6 +235,7 @@ else:
         "backends",
         "compiler",
         "cuda",
+        "func",
         "graph",
         "library",
         "ops",
@@ -243,6 +246,7 @@ else:
     )
     # Names that live in such a module, and the module.
     _NAMES = {
+        "autocast": "_autocast",
         "compile": "compiler",
         "enable_grad": "autograd",
         "no_grad": "autograd",
@@ -295,6 +299,7 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "autocast",
     "autograd",
     "backends",
     "bfloat16",
@@ -353,6 +358,7 @@ __all__ = [
     "from_numpy",
     "full",
     "full_like",
+    "func",
     "functions",
     "gather",
     "ge",

@@ -22,7 +22,7 @@ from tensorplay._record import (
     slots,
     writable_record,
 )
-from tensorplay.errors import ArgumentError, RegistrationError
+from tensorplay.errors import ArgumentError, DTypeError, InvalidValueError, RegistrationError
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
@@ -42,10 +42,12 @@ __all__ = [
     "fake_from_body",
     "get_kernel",
     "prefer",
+    "register_autocast",
     "register_autograd",
     "register_fake",
     "register_kernel",
     "register_vmap",
+    "require_autocast_device",
     "set_kernel_enabled",
 ]
 
@@ -245,13 +247,51 @@ def _contiguous_gradients(backward: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-def register_vmap(op: Op, fn: F | None = None, /) -> Any:
-    """Keeps the batching rule `fn(info, in_dims, *args) -> (out, out_dims)` of `op`. Without `fn` a decorator."""
-    if fn is None:
-        return lambda f: register_vmap(op, f)
-    _require_callable(fn, "a batching rule")
-    writable_record(full_name(op)).vmap = fn
+def register_vmap(op: Op, fn: Any = _MISSING, /, *, lib: Lifetime | None = None) -> Any:
+    """Registers the batching rule `fn(info, in_dims, *args, **keywords) -> (output, out_dims)` that `tp.func.vmap` uses.
+
+    `info` has `batch_size` and `randomness`; `in_dims` holds the batch axis of every argument, None for one that all
+    samples share. `register_vmap(op, None)` takes the rule away. Without `fn` this is a decorator; it returns `fn`.
+    """
+    if fn is _MISSING:
+        return lambda f: register_vmap(op, f, lib=lib)
+    if fn is not None:
+        _require_callable(fn, "a batching rule")
+    record = writable_record(full_name(op))
+    before, record.vmap = record.vmap, fn
+    if lib is not None:
+        lib.adopt(lambda: setattr(record, "vmap", before))
     return fn
+
+
+def require_autocast_device(device_type: str) -> None:
+    """InvalidValueError for a device without autocast."""
+    if device_type not in ("cpu", "cuda"):
+        raise InvalidValueError(
+            f"there is no autocast for device {device_type!r}: use 'cpu' or 'cuda'", code="TP3420"
+        )
+
+
+def register_autocast(
+    op: Op, device_type: str, cast_inputs: Any, /, *, lib: Lifetime | None = None
+) -> None:
+    """Under `tp.autocast(device_type)` the op gets its floating tensors of that device, except float64, in `cast_inputs`.
+
+    Tensors in lists and keyword arguments are cast too, everything else is handed on as it is; the op itself runs
+    with autocast off, and gradients come back in the original dtype.
+    """
+    require_autocast_device(device_type)
+    if not isinstance(cast_inputs, _native.dtype) or not cast_inputs.is_floating_point:
+        raise DTypeError(f"cast_inputs must be a floating dtype, got {cast_inputs!r}", code="TP3421")
+    target = full_name(op)
+    before = _native.autocast_policy(target, device_type, cast_inputs)
+    if lib is not None:
+        lib.adopt(lambda: _restore_autocast(target, device_type, before))
+
+
+def _restore_autocast(target: str, device_type: str, before: Any) -> None:
+    if _native.get_op(target) is not None:
+        _native.autocast_policy(target, device_type, before)
 
 
 class _Switches(threading.local):

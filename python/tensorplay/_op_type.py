@@ -165,6 +165,7 @@ _METHODS: dict[str, Any] = {
     "__str__": _str,
     "overloads": _overloads,
     "prefer": _op.prefer,
+    "register_autocast": _op.register_autocast,
     "register_autograd": _op.register_autograd,
     "register_fake": _op.register_fake,
     "register_kernel": _op.register_kernel,

@@ -18,6 +18,7 @@ from tensorplay._native import CustomOpDef, Schema
 from tensorplay._op import (
     fake_from_body,
     get_kernel,
+    register_autocast,
     register_autograd,
     register_fake,
     register_kernel,
@@ -60,6 +61,7 @@ __all__ = [
     "infer_schema",
     "list_ops",
     "opcheck",
+    "register_autocast",
     "register_autograd",
     "register_fake",
     "register_kernel",

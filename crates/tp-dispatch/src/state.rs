@@ -55,6 +55,8 @@ pub struct CallState {
     allow: Cell<u16>,
     depth: Cell<*const AtomicU32>,
     backward: Cell<u32>,
+    /// What autocast casts to, in the encoding of whoever installs that layer; 0 when off.
+    autocast: Cell<u32>,
 }
 
 /// What only the slow path reads. Apart from `CallState`, which must need no destructor to be cheap to reach.
@@ -86,6 +88,7 @@ impl CallState {
             allow: Cell::new(KeySet::ALL.0),
             depth: Cell::new(std::ptr::null()),
             backward: Cell::new(0),
+            autocast: Cell::new(0),
         }
     }
 
@@ -206,6 +209,33 @@ impl Drop for KeyGuard {
             s.refresh();
         });
     }
+}
+
+/// Sends every call of this thread through `key`, or no longer; returns what was so before. Unlike a guard it may
+/// end after scopes that began later.
+pub fn set_included(key: DispatchKey, on: bool) -> bool {
+    with(|s| {
+        let before = KeySet(s.include.get()).contains(key);
+        let bit = key.set().0;
+        s.include.set(if on { s.include.get() | bit } else { s.include.get() & !bit });
+        if on {
+            s.exclude.set(s.exclude.get() & !bit);
+            s.refresh();
+        }
+        before
+    })
+}
+
+/// What autocast casts to on this thread; 0 when it is off.
+#[inline]
+pub fn autocast() -> u32 {
+    with(|s| s.autocast.get())
+}
+
+/// Sets it, switches the Autocast key accordingly, and returns what was set before.
+pub fn set_autocast(word: u32) -> u32 {
+    set_included(DispatchKey::Autocast, word != 0);
+    with(|s| s.autocast.replace(word))
 }
 
 /// True while this thread includes `key` in every call.

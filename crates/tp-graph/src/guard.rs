@@ -1,6 +1,6 @@
 //! Guards: what must hold of the arguments for a compiled entry to be used. They cover all that the capture could
 //! see of them: a tensor's dtype, device, sizes, strides (contiguous, or exactly these) and whether it requires a
-//! gradient; a literal's type and value; grad mode; which tensors share memory, where the graph writes to one; and
+//! gradient; a literal's type and value; grad mode and autocast; which tensors share memory, where the graph writes to one; and
 //! the definitions of the user's ops that were captured.
 
 use crate::capture::literal;
@@ -17,6 +17,8 @@ pub struct GuardSet {
     names: Box<[Arc<str>]>,
     /// Mode that must hold, where a tensor requires a gradient.
     grad_mode: Option<bool>,
+    /// Casts that were in force.
+    autocast: u32,
     /// Arguments that are the very tensor of an earlier one.
     same: Box<[(u32, u32)]>,
     /// Pairs of inputs, and whether they share memory.
@@ -148,6 +150,7 @@ impl GuardSet {
         let mut set = GuardSet {
             names: names.into(),
             grad_mode: any_grad.then(state::is_grad_enabled),
+            autocast: state::autocast(),
             same: same_tensors(args),
             memory: Box::default(),
             ops: context.ops.into_iter().map(|op| (op, op.generation())).collect(),
@@ -190,6 +193,7 @@ impl GuardSet {
 
     fn rest_holds(&self, args: &[Arg<'_>]) -> bool {
         self.grad_mode.is_none_or(|mode| mode == state::is_grad_enabled())
+            && self.autocast == state::autocast()
             && self.same.iter().all(|&(i, j)| same(args, i, j))
             && self.memory.iter().all(|&(a, b, shared)| self.share_memory(args, a, b) == shared)
             && self.ops.iter().all(|(op, generation)| op.generation() == *generation)
@@ -222,6 +226,9 @@ impl GuardSet {
         }
         if let Some(mode) = self.grad_mode.filter(|m| *m != state::is_grad_enabled()) {
             return format!("is_grad_enabled() == {}, got {}", python_bool(mode), python_bool(!mode));
+        }
+        if self.autocast != state::autocast() {
+            return "autocast is as it was at capture, which changed".to_string();
         }
         if let Some(&(i, j)) = self.same.iter().find(|&&(i, j)| !same(args, i, j)) {
             return format!("{} is {}, got two tensors", self.name(j as usize), self.name(i as usize));

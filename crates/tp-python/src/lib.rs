@@ -1,7 +1,9 @@
 //! THE DOOR: the only crate that names PyO3. It makes the `tensorplay._native` module: the tensor type and the op
 //! builtins (`hot`, made by hand), and everything else as plain PyO3.
 
+mod autocast;
 mod autograd;
+mod batch;
 mod compile;
 mod error;
 mod graph;
@@ -54,6 +56,8 @@ mod _native {
         graph::register(m)?;
         compile::register(m)?;
         modes::register(m)?;
+        batch::register(m)?;
+        autocast::register(m)?;
         ops::install_builtins(m)
     }
 
@@ -62,10 +66,13 @@ mod _native {
         use super::error::IntoPyResult;
         quiet_panics();
         host::install();
+        batch::install();
         tp_autograd::install();
         tp_graph::install();
         tp_graph::backend::register(std::sync::Arc::new(tp_graph::backend::Native));
-        tp_kernels::register_all().py(py)
+        tp_kernels::register_all().py(py)?;
+        autocast::install();
+        Ok(())
     }
 
     /// Panics are turned into exceptions at every slot; the hook's own report would only double them.

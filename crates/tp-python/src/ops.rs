@@ -120,6 +120,7 @@ pub fn define_op<'py>(
         provenance: provenance(at),
     };
     let registration = Registry::global().define(&name, def, replace).py(py)?;
+    crate::autocast::forget(registration.op());
     let op = op_object(py, registration.op())?;
     Ok((op, PyRegistration(Some(registration))))
 }

@@ -231,6 +231,9 @@ pub fn opaque_object(h: &HostRef) -> Obj {
 
 /// The value of a one-element tensor.
 pub fn item(t: &Tensor) -> Result<Scalar> {
+    if t.is_batched() {
+        return Err(crate::batch::no_value());
+    }
     if t.is_fake() {
         let mut e = Error::capture("TP4003", "the value of a tensor was read during capture");
         if let Some(at) = tp_dispatch::host::location() {

@@ -61,6 +61,21 @@ impl Tensor {
         Ok(t)
     }
 
+    /// A contiguous tensor without data that stands for what `owner` holds; calls on it pass the Vmap key.
+    pub fn stand_in(
+        sizes: &[i64],
+        dtype: DType,
+        device: Device,
+        owner: Box<dyn StorageOwner>,
+    ) -> Result<Tensor> {
+        let known = sizes.iter().all(|&s| !Dim::from_raw(s).is_symbol());
+        let numel = if known { layout::checked_numel(sizes, dtype.itemsize())? } else { 0 };
+        let storage = StorageHeader::new_stand_in(numel as usize * dtype.itemsize(), device, owner)?;
+        let t = Self::first(storage, sizes, None, numel, 0, dtype, device);
+        t.head().keys.store(keybits::CAPTURE | keybits::META | keybits::VMAP, Ordering::Relaxed);
+        Ok(t)
+    }
+
     /// Memory that somebody else owns. `nbytes` is what may be reached from `data`.
     ///
     /// # Safety

@@ -10,12 +10,18 @@ use crate::device::{Device, DeviceKind};
 use crate::error::TensorError;
 use crate::header::TensorHeader;
 use crate::{pool, runtime};
+use std::any::Any;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Keeps foreign memory (a NumPy array, a DLPack tensor) alive; dropped when the last tensor over it goes.
 /// Dropping may happen on any thread and without the interpreter lock.
-pub trait StorageOwner: Send + Sync {}
+pub trait StorageOwner: Send + Sync {
+    /// The owner itself, where a layer above looks into it again.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
+}
 
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,6 +90,9 @@ impl<'a> Storage<'a> {
     }
     pub fn fake_id(self) -> Option<u32> {
         (self.0.kind == StorageKind::Fake).then_some(self.0.fake_id)
+    }
+    pub fn owner(self) -> Option<&'a dyn StorageOwner> {
+        self.0.owner.as_deref()
     }
     pub fn last_stream(self) -> u64 {
         self.0.last_stream.load(Ordering::Relaxed)
@@ -160,6 +169,15 @@ impl StorageHeader {
         id: u32,
     ) -> Result<NonNull<StorageHeader>, TensorError> {
         Self::with_data(ptr::null_mut(), nbytes, device, StorageKind::Fake, None, false, id)
+    }
+
+    /// A fake that stands for what its owner holds.
+    pub(crate) fn new_stand_in(
+        nbytes: usize,
+        device: Device,
+        owner: Box<dyn StorageOwner>,
+    ) -> Result<NonNull<StorageHeader>, TensorError> {
+        Self::with_data(ptr::null_mut(), nbytes, device, StorageKind::Fake, Some(owner), false, 0)
     }
 
     pub(crate) fn new_foreign(

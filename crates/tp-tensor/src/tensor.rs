@@ -129,6 +129,12 @@ impl Tensor {
         self.head().keys.load(Ordering::Relaxed) & keybits::CAPTURE != 0
     }
 
+    /// Stands for one sample of a batch inside of vmap.
+    #[inline]
+    pub fn is_batched(&self) -> bool {
+        self.keys() & keybits::VMAP != 0
+    }
+
     pub fn shares_storage(&self, other: &Tensor) -> bool {
         self.head().storage == other.head().storage
     }

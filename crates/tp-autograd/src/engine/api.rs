@@ -94,6 +94,28 @@ pub fn grad(
     Ok(grads)
 }
 
+/// Whether a leaf other than `inputs` and hidden ones takes part in `outputs`.
+pub fn reaches_other_leaf(outputs: &[Tensor], inputs: &[Tensor]) -> Result<bool> {
+    let nodes = |tensors: &[Tensor]| -> Result<Vec<NodeRef>> {
+        let recorded = tensors.iter().filter(|t| t.requires_grad());
+        recorded.map(|t| Ok(meta::gradient_edge(t)?.0)).collect()
+    };
+    let (roots, own) = (nodes(outputs)?, nodes(inputs)?);
+    let is_other =
+        |n: &crate::tape::Node| n.is_leaf() && !n.is_hidden() && !own.iter().any(|o| id(o) == id(n));
+    let reach = Reach::find(roots.iter(), &is_other, 0);
+    Ok(roots.iter().any(|n| reach.leads(n)))
+}
+
+/// Counts a leaf no longer among those that somebody may differentiate by: nobody can name it any more.
+pub fn hide_leaf(t: &Tensor) -> Result<()> {
+    let (node, _) = meta::gradient_edge(t)?;
+    if node.is_leaf() {
+        node.hide();
+    }
+    Ok(())
+}
+
 /// Runs with the given root gradients; the roots stay alive until the run is over.
 fn start(mut run: Run, roots: Roots) -> Result<Run> {
     let mut alive: SmallVec<[NodeRef; 1]> = SmallVec::new();

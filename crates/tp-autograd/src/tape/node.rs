@@ -37,6 +37,8 @@ pub(crate) mod flag {
     pub const WATCHED: u16 = 1 << 6;
     /// It keeps a `Spec` per edge and per output.
     pub const SPECS: u16 = 1 << 7;
+    /// A leaf that nobody but the transform that made it can name.
+    pub const HIDDEN: u16 = 1 << 8;
 }
 
 #[repr(C)]
@@ -285,6 +287,14 @@ impl Node {
     #[inline]
     pub fn is_leaf(&self) -> bool {
         self.has(flag::LEAF)
+    }
+
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.has(flag::HIDDEN)
+    }
+
+    pub(crate) fn hide(&self) {
+        self.flags.fetch_or(flag::HIDDEN, Ordering::Relaxed);
     }
 
     pub(crate) fn is_view(&self) -> bool {

@@ -107,6 +107,18 @@ fn grad<'py>(
     found.iter().map(|g| object(py, g.as_ref())).collect()
 }
 
+/// Counts a leaf no longer among those that others may differentiate by.
+#[pyfunction]
+fn hide_leaf(py: Python<'_>, x: TensorArg) -> PyResult<()> {
+    tp_autograd::hide_leaf(&x.0).py(py)
+}
+
+/// Whether a leaf other than `inputs` takes part in `outputs`.
+#[pyfunction]
+fn reaches_other_leaf(py: Python<'_>, outputs: Vec<TensorArg>, inputs: Vec<TensorArg>) -> PyResult<bool> {
+    tp_autograd::reaches_other_leaf(&tensors(outputs), &tensors(inputs)).py(py)
+}
+
 // ---- what a tensor says and is told ----
 
 pub fn get_grad(t: &Tensor) -> Option<Tensor> {
@@ -208,6 +220,8 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(register_autograd_none, m)?)?;
     m.add_function(wrap_pyfunction!(backward, m)?)?;
     m.add_function(wrap_pyfunction!(grad, m)?)?;
+    m.add_function(wrap_pyfunction!(reaches_other_leaf, m)?)?;
+    m.add_function(wrap_pyfunction!(hide_leaf, m)?)?;
     m.add_function(wrap_pyfunction!(retain_grad, m)?)?;
     m.add_function(wrap_pyfunction!(retains_grad, m)?)
 }

@@ -20,7 +20,7 @@ use tp_dispatch::{Arg, Error, Result, Rets, Value};
 use tp_graph::compile::{Built, CompiledFunction};
 use tp_graph::entry::Entry;
 use tp_graph::report::FallbackPolicy;
-use tp_tensor::Scalar;
+use tp_tensor::{Scalar, Tensor};
 
 #[repr(C)]
 struct CompiledObject {
@@ -162,7 +162,8 @@ unsafe fn simple<'a>(obj: Obj) -> Option<Arg<'a>> {
     // SAFETY: live object.
     unsafe {
         if shell::is_tensor(obj) {
-            return Some(Arg::Tensor(shell::tensor_of(obj)));
+            let t = shell::tensor_of(obj);
+            return (!t.is_batched()).then_some(Arg::Tensor(t));
         }
         let ty = x::type_of(obj);
         if ty == &raw mut ffi::PyFloat_Type {
@@ -270,6 +271,10 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
         return Ok(Found::Eager);
     }
     let args = flat_args(&flat);
+    // Inside of vmap the function itself is batched.
+    if args.iter().any(|a| a.tensor().is_some_and(Tensor::is_batched)) {
+        return Ok(Found::Eager);
+    }
     if let Some(entry) = inner.core.find(&args) {
         let entry = entry.clone();
         drop(args);

@@ -135,8 +135,11 @@ pub fn from_rust(call: &Call<'_>, body: impl FnOnce(*const Obj) -> Result<()>) -
 }
 
 /// Owned result to values, by the declared returns.
+///
+/// # Safety
+/// Lock held; `out` is an owned object.
 #[inline(always)]
-unsafe fn take_results(call: &Call<'_>, out: Obj, rets: &mut Rets) -> Result<()> {
+pub unsafe fn take_results(call: &Call<'_>, out: Obj, rets: &mut Rets) -> Result<()> {
     let declared = call.def.schema.returns();
     // SAFETY: an owned live object.
     unsafe {

@@ -42,6 +42,9 @@ fn as_array(py: Python<'_>, t: Tensor) -> PyResult<Bound<'_, PyAny>> {
 }
 
 fn check(py: Python<'_>, t: &Tensor) -> PyResult<()> {
+    if t.is_batched() {
+        return Err(crate::batch::no_value()).py(py);
+    }
     if t.is_fake() {
         return Err(Error::capture("TP4003", "the values of a tensor were read during capture")).py(py);
     }

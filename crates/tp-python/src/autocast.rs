@@ -1,0 +1,208 @@
+//! The Autocast layer: while a thread's autocast is on for a device, calls of ops with a policy get their floating
+//! tensors of that device converted first, on the tape and in captures, and the op itself runs with autocast off.
+//! Float64, integers and everything that is no tensor stay as they are.
+
+use crate::error::IntoPyResult;
+use crate::types::DTypeArg;
+use parking_lot::RwLock;
+use pyo3::prelude::*;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, Ordering};
+use tp_dispatch::dispatcher::redispatch_args;
+use tp_dispatch::kernel::HostArgs;
+use tp_dispatch::{
+    Arg, Call, DispatchKey, Error, OpHandle, OpId, Registry, Result, Rets, call_one, redispatch, state,
+};
+use tp_tensor::{DType, DeviceKind, Tensor};
+
+/// What a policy casts to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    /// The dtype of the context.
+    Context,
+    Fixed(DType),
+}
+
+/// One policy per device: CPU, CUDA.
+type Policies = [Option<Target>; 2];
+
+static POLICIES: RwLock<Option<HashMap<OpId, Policies>>> = RwLock::new(None);
+/// Counts changes of policies, so that compiled functions notice them.
+static EPOCH: AtomicU16 = AtomicU16::new(0);
+
+/// Ops that run in the context's dtype without being asked.
+const LOWERED: [&str; 1] = ["tp::matmul"];
+
+/// Makes the Autocast key cast. Called once, after the built-in ops are there.
+pub fn install() {
+    Registry::global().install_layer(DispatchKey::Autocast, autocast);
+    for op in LOWERED.into_iter().filter_map(|name| Registry::global().get(name)) {
+        POLICIES.write().get_or_insert_default().insert(op.id(), [Some(Target::Context); 2]);
+    }
+}
+
+/// Drops the policies of an op that is defined anew.
+pub fn forget(op: OpHandle) {
+    if let Some(all) = POLICIES.write().as_mut() {
+        all.remove(&op.id());
+    }
+}
+
+fn slot(kind: DeviceKind) -> Option<usize> {
+    match kind {
+        DeviceKind::Cpu => Some(0),
+        DeviceKind::Cuda => Some(1),
+        DeviceKind::Meta => None,
+    }
+}
+
+/// The dtype that `word` (one byte per device, 0 = off, else the dtype's place plus one) names for a device.
+fn context(word: u32, slot: usize) -> Option<DType> {
+    let byte = (word >> (8 * slot)) as u8;
+    byte.checked_sub(1).and_then(|i| DType::ALL.into_iter().nth(i.into()))
+}
+
+/// What tensors of each device are cast to in a call of `op`.
+fn targets(op: OpHandle) -> Option<[Option<DType>; 2]> {
+    let policies = *POLICIES.read().as_ref()?.get(&op.id())?;
+    let word = state::autocast();
+    let target = |i: usize| match (policies[i]?, context(word, i)?) {
+        (Target::Context, dtype) => Some(dtype),
+        (Target::Fixed(dtype), _) => Some(dtype),
+    };
+    let found = [target(0), target(1)];
+    (found != [None, None]).then_some(found)
+}
+
+/// Autocast off until dropped.
+struct Off(u32);
+
+impl Drop for Off {
+    fn drop(&mut self) {
+        state::set_autocast(self.0);
+    }
+}
+
+fn autocast(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    let Some(targets) = targets(call.op) else { return redispatch(call, DispatchKey::Autocast, rets) };
+    let _off = Off(state::set_autocast(0));
+    let cast = call.args.iter().map(|a| cast_arg(a, targets)).collect::<Result<SmallVec<[Cast; 8]>>>()?;
+    if cast.iter().all(|c| matches!(c, Cast::Kept)) {
+        return redispatch(call, DispatchKey::Autocast, rets);
+    }
+    let args: SmallVec<[Arg<'_>; 8]> = call
+        .args
+        .iter()
+        .zip(&cast)
+        .map(|(arg, cast)| match cast {
+            Cast::Kept => *arg,
+            Cast::One(t) => Arg::Tensor(t),
+            Cast::Many(ts) => Arg::Tensors(ts),
+            Cast::Optional(ts) => Arg::OptTensors(ts),
+        })
+        .collect();
+    redispatch_args(call, DispatchKey::Autocast, &args, HostArgs::NONE, rets)
+}
+
+enum Cast {
+    Kept,
+    One(Tensor),
+    Many(Box<[Tensor]>),
+    Optional(Box<[Option<Tensor>]>),
+}
+
+fn cast_arg(arg: &Arg<'_>, targets: [Option<DType>; 2]) -> Result<Cast> {
+    let wanted = |t: &Tensor| {
+        let to = slot(t.device().kind).and_then(|i| targets[i])?;
+        (t.dtype().is_float() && t.dtype() != DType::F64 && t.dtype() != to).then_some(to)
+    };
+    let cast = |t: &Tensor| match wanted(t) {
+        Some(to) => astype(t, to),
+        None => Ok(t.clone()),
+    };
+    let mut any = false;
+    arg.for_each_tensor(|t| any |= wanted(t).is_some());
+    Ok(match *arg {
+        _ if !any => Cast::Kept,
+        Arg::Tensor(t) => Cast::One(cast(t)?),
+        Arg::Tensors(ts) => Cast::Many(ts.iter().map(cast).collect::<Result<_>>()?),
+        Arg::OptTensors(ts) => {
+            Cast::Optional(ts.iter().map(|t| t.as_ref().map(cast).transpose()).collect::<Result<_>>()?)
+        }
+        _ => Cast::Kept,
+    })
+}
+
+fn astype(t: &Tensor, to: DType) -> Result<Tensor> {
+    static ASTYPE: OnceLock<OpHandle> = OnceLock::new();
+    let op = match ASTYPE.get() {
+        Some(op) => *op,
+        None => {
+            let op = Registry::global().lookup("tp::astype")?;
+            *ASTYPE.get_or_init(|| op)
+        }
+    };
+    call_one(op, &[Arg::Tensor(t), Arg::DType(to)])
+}
+
+/// Sets what `name` casts its floating tensors of a device to: a dtype, or None to take the policy away. Returns
+/// the dtype set before.
+#[pyfunction]
+fn autocast_policy(
+    py: Python<'_>,
+    name: &str,
+    device: &str,
+    dtype: Option<DTypeArg>,
+) -> PyResult<Option<Py<PyAny>>> {
+    let op = Registry::global().lookup(name).py(py)?;
+    let at = usize::from(device == "cuda");
+    let mut all = POLICIES.write();
+    let policies = all.get_or_insert_default().entry(op.id()).or_default();
+    let before = std::mem::replace(&mut policies[at], dtype.map(|d| Target::Fixed(d.0)));
+    EPOCH.fetch_add(1, Ordering::Relaxed);
+    Ok(match before {
+        Some(Target::Fixed(d)) => Some(dtype_object(py, d)),
+        _ => None,
+    })
+}
+
+fn dtype_object(py: Python<'_>, d: DType) -> Py<PyAny> {
+    // SAFETY: dtype objects are immortal singletons.
+    unsafe { Bound::from_borrowed_ptr(py, crate::types::dtype_object(d)) }.unbind()
+}
+
+/// Switches this thread's autocast for a device to a dtype, or off; returns a word for `autocast_restore`.
+#[pyfunction]
+fn autocast_switch(py: Python<'_>, device: &str, dtype: Option<DTypeArg>) -> PyResult<u32> {
+    let slot = match device {
+        "cpu" => 0,
+        "cuda" => 1,
+        _ => return Err(Error::value("TP2003", format!("no autocast for device '{device}'"))).py(py),
+    };
+    let place = dtype.and_then(|d| DType::ALL.into_iter().position(|x| x == d.0)).map_or(0, |i| i as u32 + 1);
+    let before = state::autocast();
+    let bytes = (before & !(0xff << (8 * slot))) & 0xffff | place << (8 * slot);
+    let epoch = u32::from(EPOCH.load(Ordering::Relaxed)) << 16;
+    Ok(state::set_autocast(if bytes == 0 { 0 } else { bytes | epoch }))
+}
+
+/// Sets this thread's autocast to what a word from `autocast_switch` says.
+#[pyfunction]
+fn autocast_restore(word: u32) {
+    state::set_autocast(word);
+}
+
+/// The dtype that this thread casts to on a device, None while that is off.
+#[pyfunction]
+fn autocast_dtype(py: Python<'_>, device: &str) -> Option<Py<PyAny>> {
+    context(state::autocast(), usize::from(device == "cuda")).map(|d| dtype_object(py, d))
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_function(wrap_pyfunction!(autocast_policy, m)?)?;
+    m.add_function(wrap_pyfunction!(autocast_switch, m)?)?;
+    m.add_function(wrap_pyfunction!(autocast_restore, m)?)?;
+    m.add_function(wrap_pyfunction!(autocast_dtype, m)?)
+}

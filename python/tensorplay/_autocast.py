@@ -1,0 +1,58 @@
+"""`autocast`: a thread's calls with their floating tensors converted first.
+
+Lives here: the context. Not here: the casting layer (the extension) and the policies of ops (`_op.register_autocast`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from tensorplay import _native
+from tensorplay._native import dtype as DType
+from tensorplay._op import require_autocast_device
+from tensorplay.errors import DTypeError
+
+__all__ = ["autocast"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class autocast:
+    """Ops with an autocast policy for `device_type` run in lower precision on this thread: a context and a decorator.
+
+    Floating tensors of that device except float64 are converted, also in lists and keyword arguments; gradients come
+    back in the original dtype. `matmul` runs in `dtype`, an op with `register_autocast` in its own. With
+    `enabled=False` it switches an outer autocast off.
+    """
+
+    __slots__ = ("_dtype", "_enabled", "_outer", "device_type")
+
+    def __init__(
+        self, device_type: str = "cpu", dtype: DType = _native.bfloat16, enabled: bool = True
+    ) -> None:
+        require_autocast_device(device_type)
+        if dtype not in (_native.bfloat16, _native.float16, _native.float32):
+            raise DTypeError(f"autocast to {dtype!r}: use bfloat16, float16 or float32", code="TP3421")
+        self.device_type, self._dtype, self._enabled = device_type, dtype, bool(enabled)
+        # Words before each entry, innermost first: one object may be entered again.
+        self._outer: tuple[int, Any] | None = None
+
+    def __enter__(self) -> autocast:
+        word = _native.autocast_switch(self.device_type, self._dtype if self._enabled else None)
+        self._outer = (word, self._outer)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._outer is not None
+        word, self._outer = self._outer
+        _native.autocast_restore(word)
+
+    def __call__(self, fn: F) -> F:
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with autocast(self.device_type, self._dtype, self._enabled):
+                return fn(*args, **kwargs)
+
+        return cast(F, call)
