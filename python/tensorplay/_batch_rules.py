@@ -73,9 +73,7 @@ def lifted(x: Any, dim: int | None, wanted: int) -> Any:
 def axis_of(axis: int, dims: int) -> int:
     """The axis of the batch that is `axis` of a sample."""
     if not -dims <= axis < dims:
-        raise IndexOutOfRangeError(
-            f"axis {axis} is out of range for {dims} dimensions", code="TP1104"
-        )
+        raise IndexOutOfRangeError(f"axis {axis} is out of range for {dims} dimensions", code="TP1104")
     return axis % dims + 1
 
 

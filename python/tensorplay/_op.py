@@ -272,9 +272,7 @@ def require_autocast_device(device_type: str) -> None:
         )
 
 
-def register_autocast(
-    op: Op, device_type: str, cast_inputs: Any, /, *, lib: Lifetime | None = None
-) -> None:
+def register_autocast(op: Op, device_type: str, cast_inputs: Any, /, *, lib: Lifetime | None = None) -> None:
     """Under `tp.autocast(device_type)` the op gets its floating tensors of that device, except float64, in `cast_inputs`.
 
     Tensors in lists and keyword arguments are cast too, everything else is handed on as it is; the op itself runs

@@ -23,9 +23,10 @@ class Structure:
         self.kind, self.keys, self.children = kind, keys, children
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Structure)
-            and (self.kind, self.keys, self.children) == (other.kind, other.keys, other.children)
+        return isinstance(other, Structure) and (self.kind, self.keys, self.children) == (
+            other.kind,
+            other.keys,
+            other.children,
         )
 
     __hash__ = None  # type: ignore[assignment]

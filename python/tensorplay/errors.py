@@ -23,11 +23,13 @@ __all__ = [
     "DeviceError",
     "DivisionByZeroError",
     "FallbackError",
+    "GradcheckError",
     "GraphError",
     "IndexOutOfRangeError",
     "InternalError",
     "InvalidValueError",
     "NoKernelError",
+    "OpCheckError",
     "OutOfMemoryError",
     "RegistrationError",
     "SchemaError",
@@ -112,6 +114,14 @@ class ContractError(TensorPlayError, RuntimeError):
 
 class AutogradError(TensorPlayError, RuntimeError):
     """Differentiation cannot go on: no formula, a changed saved tensor, a freed graph."""
+
+
+class GradcheckError(AutogradError):
+    """An analytic gradient that finite differences contradict."""
+
+
+class OpCheckError(ContractError):
+    """``library.opcheck`` found a registration that is wrong; the first failure."""
 
 
 class CaptureError(TensorPlayError, RuntimeError):

@@ -25,9 +25,7 @@ _b = _native.builtins
 ArgNums = int | tuple[int, ...]
 
 
-def grad(
-    func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False
-) -> Callable[..., Any]:
+def grad(func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) -> Callable[..., Any]:
     """The gradient of `func`, which returns one 0-d floating tensor, with respect to the arguments `argnums`.
 
     An int gives the gradient alone, a tuple a tuple of them; each is nested like its argument. With `has_aux` the
@@ -83,9 +81,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
     return (output, pull, run.aux) if has_aux else (output, pull)
 
 
-def jacobian(
-    func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False
-) -> Callable[..., Any]:
+def jacobian(func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) -> Callable[..., Any]:
     """Every partial derivative of `func`, by one backward pass per element of its output.
 
     For an output of shape `s` and an argument of shape `t` a tensor of shape `s + t`, nested first like the output,
@@ -111,7 +107,9 @@ def _row(run: _Run, k: int, output: Tensor, i: int) -> list[Tensor]:
     """The gradients of element `i` of output `k`."""
     flat = [0.0] * math.prod(output.shape)
     flat[i] = 1.0
-    one_hot = _b["reshape"](_native.tensor(flat, dtype=output.dtype, device=output.device), list(output.shape))
+    one_hot = _b["reshape"](
+        _native.tensor(flat, dtype=output.dtype, device=output.device), list(output.shape)
+    )
     return run.pull([one_hot if j == k else None for j in range(len(run.outputs))])
 
 
@@ -207,9 +205,7 @@ class _Run:
                 weights.append(_b["astype"](to_bottom(given, self.levels), x.dtype))
         found: list[Tensor | None] = [None] * len(self.starts)
         if roots:
-            wanted = _native.is_grad_enabled() and (
-                self.tracked or any(w.requires_grad for w in weights)
-            )
+            wanted = _native.is_grad_enabled() and (self.tracked or any(w.requires_grad for w in weights))
             with _Recording():
                 found = _native.grad(roots, self.starts, weights, True, wanted, True)
         zeros = _b["zeros_like"]

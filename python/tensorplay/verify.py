@@ -11,6 +11,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from tensorplay import _native
 from tensorplay._verify.compiled import check_compiled
 from tensorplay._verify.executor_checks import check_executors, check_required
 from tensorplay._verify.generate import CannotGenerate, from_schema, neighbours
@@ -21,7 +22,7 @@ from tensorplay._verify.isolate import check_fresh, check_protected
 from tensorplay._verify.report import Check, Tally, VerifyReport
 from tensorplay._verify.subject import Subject, subjects
 from tensorplay._verify.values import Accepted, Options, check_case, check_kernels, check_over_declared
-from tensorplay.errors import ArgumentError, ContractError
+from tensorplay.errors import ArgumentError, InvalidValueError, OpCheckError, RegistrationError
 
 __all__ = ["Check", "VerifyReport", "opcheck", "verify"]
 
@@ -158,7 +159,12 @@ def _run_checks(
 # The tests of PyTorch's opcheck, by the checks of ours that answer each.
 _TESTS = {
     "test_schema": ("outputs fit", "inputs unchanged", "nothing written", "aliases", "is written to"),
-    "test_autograd_registration": ("gradient has", "gradient fits", "backward leaves"),
+    "test_autograd_registration": (
+        "gradient has",
+        "gradient fits",
+        "backward leaves",
+        "gradient is not recorded",
+    ),
     "test_faketensor": ("fake rule", "one node", "effects", "graph is", "no kernel body"),
     "test_aot_dispatch_dynamic": (
         "compiled",
@@ -167,8 +173,12 @@ _TESTS = {
         "no memory",
         "gradient against",
         "gradient in",
+        "gradient is registered",
     ),
 }
+_DEFAULT = tuple(_TESTS)
+# What is compared is the same: sizes are fixed in every compiled run here.
+_TESTS["test_aot_dispatch_static"] = _TESTS["test_aot_dispatch_dynamic"]
 
 
 def opcheck(
@@ -184,24 +194,49 @@ def opcheck(
     """Check one call of an op as ``torch.library.opcheck`` does; ``verify`` runs underneath, and finds more.
 
     Returns a dict from test name to ``"SUCCESS"`` or the message; with ``raise_exception`` the first failure raises
-    ``ContractError`` instead.
+    ``OpCheckError`` instead. ``test_utils`` picks tests by name; ``rtol`` and ``atol`` go together.
     """
-    found = subjects(op)
-    if not found[0].is_op:
-        raise ArgumentError(
-            f"opcheck needs an op, got {type(op).__name__}; use verify for functions", code="TP3902"
-        )
-    wanted = [test_utils] if isinstance(test_utils, str) else list(test_utils or _TESTS)
+    subject = _one_op(op)
+    if (rtol is None) != (atol is None):
+        given = "rtol" if atol is None else "atol"
+        raise InvalidValueError(f"opcheck got {given} alone: give rtol and atol, or neither", code="TP3905")
+    wanted = [test_utils] if isinstance(test_utils, str) else list(test_utils or _DEFAULT)
     if unknown := [name for name in wanted if name not in _TESTS]:
         raise ArgumentError(f"no test named {unknown[0]!r}; known are {', '.join(_TESTS)}", code="TP3904")
-    report = verify(op, tuple(args), kwargs, rtol=rtol, atol=atol, sweep=False)
+    report = verify(subject, tuple(args), kwargs, rtol=rtol, atol=atol, sweep=False)
     results: dict[str, str] = {}
     for name in wanted:
-        failures = [check for check in [*report.failures, *_missing(report, name)] if _test_of(check) == name]
+        failures = [check for check in [*report.failures, *_missing(report, name)] if _belongs(check, name)]
         results[name] = str(failures[0]) if failures else "SUCCESS"
         if failures and raise_exception:
-            raise ContractError(f"{name}: {failures[0]}", code="TP3901", op=report.subject)
+            raise OpCheckError(f"{name}: {failures[0]}", code="TP3901", op=report.subject)
     return results
+
+
+def _one_op(op: Any) -> Any:
+    """`op` where it stands for one overload that is defined; an error that says what it is instead."""
+    target = op if isinstance(op, str) else getattr(op, "name", None)
+    if isinstance(op, str) and not _native.get_op(op.removesuffix(".default")):
+        raise InvalidValueError(f"opcheck needs an op; none is named {target!r}", code="TP3902")
+    found = subjects(op) if callable(op) or isinstance(op, str) else []
+    if not found and isinstance(op, _native.CustomOpDef):
+        raise RegistrationError(f"{target} was unregistered", code="TP1305", op=target)
+    if not found or not found[0].is_op:
+        raise InvalidValueError(
+            f"opcheck needs an op, got {type(op).__name__}",
+            code="TP3902",
+            notes=("use verify for functions",),
+        )
+    if len(found) > 1:
+        names = ", ".join(str(subject.full) for subject in found)
+        raise InvalidValueError(
+            f"opcheck checks one overload, {found[0].name} has several: name one of {names}", code="TP3902"
+        )
+    return op
+
+
+def _belongs(check: Check, test: str) -> bool:
+    return _TESTS[_test_of(check)] == _TESTS[test]
 
 
 def _test_of(check: Check) -> str:

@@ -99,3 +99,147 @@ def test_what_cannot_be_checked() -> None:
     wide = tp.expand(tp.tensor([1.0], dtype=tp.float64), [3]).detach().requires_grad_()
     with pytest.raises(GradcheckError, match="elements that share memory"):
         gradcheck(tp.exp, wide)
+
+
+def test_a_gradient_cut_off_the_tape_fails_beside_one_that_is_recorded() -> None:
+    """11: gradgradcheck does not leave out a gradient that backward took through NumPy or detached."""
+
+    def product(name: str, cut):
+        op = library.custom_op(f"gradcheck::{name}", lambda x, y: x * y, mutates_args=())
+
+        def setup(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        def backward(ctx, g):
+            x, y = ctx.saved_tensors
+            return g * y, cut(g, x)
+
+        op.register_autograd(backward, setup_context=setup)
+        return op
+
+    inputs = (f64([1.0, 2.0]), f64([3.0, 0.5]))
+    assert gradgradcheck(product("whole", lambda g, x: g * x), inputs)
+    for name, cut in {
+        "detached": lambda g, x: (g * x).detach(),
+        "half": lambda g, x: g * x.detach(),
+        "numpy": lambda g, x: tp.tensor(g.detach().numpy() * x.detach().numpy()),
+    }.items():
+        assert gradcheck(product(f"{name}1", cut), inputs)
+        with pytest.raises(GradcheckError) as caught:
+            gradgradcheck(product(name, cut), inputs)
+        assert caught.value.code == ("TP3105" if name == "half" else "TP3315"), name
+
+
+def test_a_constant_gradient_is_not_cut_off() -> None:
+    """11: what does not depend on the inputs may be off the tape."""
+    assert gradgradcheck(lambda x, y: x * x + tp.floor(y), (f64([1.0, 2.0]), f64([3.3, 0.5])))
+
+
+def test_options_in_the_order_of_torch() -> None:
+    """11: eps, atol, rtol, raise_exception, nondet_tol, check_undefined_grad, check_grad_dtypes, by place and name."""
+    wrong = scaled("loose", lambda ctx, g: g * 2.001)
+    assert not gradcheck(wrong, f64([1.0]), 1e-6, 1e-6, 1e-6, False)
+    assert gradcheck(wrong, f64([1.0]), 1e-4, 0.01, 0.0, True, 0.0, True, True)
+    assert gradgradcheck(lambda x: x * x, f64([1.0]), None, 1e-6, 1e-5, 1e-3, True, True, 0.0)
+    for option in ("check_forward_ad", "check_batched_grad", "check_batched_forward_grad", "masked"):
+        with pytest.raises(TypeError, match="gradients here go backward") as caught:
+            gradcheck(tp.exp, f64([1.0]), **{option: True})
+        assert caught.value.code == "TP3317"
+    with pytest.raises(TypeError, match="without backward"):
+        gradcheck(tp.exp, f64([1.0]), check_backward_ad=False)
+    with pytest.raises(TypeError, match="forward-mode"):
+        gradgradcheck(tp.exp, f64([1.0]), check_fwd_over_rev=True)
+
+
+def test_fast_mode_looks_at_directions_and_finds_one_wrong_element() -> None:
+    """11: two calls per input instead of two per element, and the same message where it fails."""
+    calls = []
+
+    def counted(x):
+        calls.append(1)
+        return tp.sin(x) * 2.0
+
+    x = tp.ones((8, 8), dtype=tp.float64).requires_grad_()
+    assert gradcheck(counted, x, fast_mode=True)
+    assert len(calls) <= 4
+    assert gradgradcheck(lambda x: tp.exp(x) * x, f64([[0.1, 0.2], [0.3, 0.4]]), fast_mode=True)
+
+    def backward(ctx, g):
+        return g * tp.tensor([[2.0, 2.0], [2.0, 3.0]], dtype=tp.float64)
+
+    with pytest.raises(GradcheckError, match=r"Worst at x\[1, 1\].*analytic 3, numeric 2"):
+        gradcheck(scaled("fast", backward), f64([[1.0, 2.0], [3.0, 4.0]]), fast_mode=True)
+
+
+def test_overlapping_inputs_are_named() -> None:
+    """11: strides that reach an element twice, not only stride 0."""
+    base = tp.tensor([1.0, 2.0, 3.0, 4.0], dtype=tp.float64)
+    twice = tp.from_dlpack(_Strided())
+    for x in (base.expand((2, 4)), twice):
+        with pytest.raises(GradcheckError, match="elements that share memory") as caught:
+            gradcheck(lambda x: x * 2.0, x.detach().requires_grad_())
+        assert caught.value.code == "TP3313"
+
+
+class _Strided:
+    """A window over four numbers whose rows overlap."""
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self._array = np.lib.stride_tricks.as_strided(np.arange(4.0), (3, 2), (8, 8))
+
+    def __dlpack__(self, **options):
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+
+def test_a_backward_that_needs_every_gradient() -> None:
+    """11: check_undefined_grad leaves outputs out; a rule that takes None for zeros may not break."""
+
+    def pair(name: str, backward):
+        op = library.custom_op(
+            f"gradcheck::{name}",
+            lambda x: (x * 2.0, x * 3.0),
+            mutates_args=(),
+            schema="(Tensor x) -> (Tensor, Tensor)",
+        )
+        op.register_autograd(
+            backward, setup_context=lambda ctx, inputs, output: ctx.set_materialize_grads(False)
+        )
+        return op
+
+    careless = pair("careless", lambda ctx, a, b: a * 2.0 + b * 3.0)
+    with pytest.raises(GradcheckError, match="only output 0 has a gradient") as caught:
+        gradcheck(careless, f64([1.0, 2.0]))
+    assert caught.value.code == "TP3316"
+    assert gradcheck(careless, f64([1.0, 2.0]), check_undefined_grad=False)
+
+    def careful(ctx, a, b):
+        parts = [g * k for g, k in ((a, 2.0), (b, 3.0)) if g is not None]
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+    assert gradcheck(pair("careful", careful), f64([1.0, 2.0]))
+
+
+def test_noise_within_nondet_tol_passes() -> None:
+    """11: nondet_tol holds for cotangents in other memory as well."""
+    state = [0]
+
+    def backward(ctx, g):
+        state[0] += 1
+        return g * (2.0 + 1e-9 * (state[0] % 7))
+
+    op = scaled("noisy", backward)
+    assert gradcheck(op, f64([[1.0, 2.0], [3.0, 4.0]]), nondet_tol=1e-6)
+    with pytest.raises(GradcheckError, match="different gradients"):
+        gradcheck(op, f64([[1.0, 2.0], [3.0, 4.0]]))
+
+
+def test_builtin_functions_have_their_op_s_name() -> None:
+    """11: the message says tp::floor, not the name of the type it is bound to."""
+    with pytest.raises(GradcheckError, match=r"^\[TP3310\] tp::floor: no input"):
+        gradcheck(tp.floor, tp.tensor([1.5], dtype=tp.float64))
+    assert issubclass(GradcheckError, tp.errors.GradcheckError)

@@ -93,7 +93,9 @@ def test_an_argument_without_influence_has_zeros() -> None:
 
 def test_vjp() -> None:
     """i20: pulled back any number of times, differentiable itself, nested like output and primals."""
-    out, pull, aux = vjp(lambda x, y: ({"s": x * y, "t": tp.sum(y)}, 7), t(X), t([1.0, 2.0, 3.0]), has_aux=True)
+    out, pull, aux = vjp(
+        lambda x, y: ({"s": x * y, "t": tp.sum(y)}, 7), t(X), t([1.0, 2.0, 3.0]), has_aux=True
+    )
     assert aux == 7
     np.testing.assert_allclose(out["s"].numpy(), X * [1, 2, 3])
     for scale in (1.0, 2.0):
@@ -147,7 +149,9 @@ def test_a_custom_op_under_functional_grad(ns: str) -> None:
     def setup(ctx, inputs, output):
         ctx.save_for_backward(*inputs)
 
-    op.register_autograd(lambda ctx, g: g * 3.0 * ctx.saved_tensors[0] * ctx.saved_tensors[0], setup_context=setup)
+    op.register_autograd(
+        lambda ctx, g: g * 3.0 * ctx.saved_tensors[0] * ctx.saved_tensors[0], setup_context=setup
+    )
     total = lambda x: tp.sum(op(x))  # noqa: E731
     np.testing.assert_allclose(grad(total)(t(X)).numpy(), 3 * X**2)
     np.testing.assert_allclose(jacobian(grad(total))(t(X)).numpy(), np.diag(6 * X))
@@ -203,7 +207,12 @@ def test_cotangents_are_checked() -> None:
 def test_transforms_and_compile() -> None:
     """i20: a transform inside of a compiled function, recorded as ops of the graph."""
     x = t(X)
-    for fn in (grad(lambda v: tp.sum(tp.sin(v))), vmap(grad(tp.sin)), jacobian(tp.sin), grad(lambda v: tp.sum(grad(lambda u: tp.sum(cube(u)))(v)))):
+    for fn in (
+        grad(lambda v: tp.sum(tp.sin(v))),
+        vmap(grad(tp.sin)),
+        jacobian(tp.sin),
+        grad(lambda v: tp.sum(grad(lambda u: tp.sum(cube(u)))(v))),
+    ):
         compiled = tp.compile(fn)
         np.testing.assert_allclose(compiled(x).numpy(), fn(x).numpy())
         np.testing.assert_allclose(compiled(x * 2.0).numpy(), fn(x * 2.0).numpy())

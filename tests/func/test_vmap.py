@@ -141,7 +141,11 @@ def test_nested_levels_do_not_mix() -> None:
 def test_nests_of_arguments_and_results() -> None:
     """8.1: dicts, lists and tuples in and out, in_dims as a prefix."""
     args = {"w": t(A), "rest": [t(B[0]), 3.0]}
-    fn = vmap(lambda p, s: {"y": p["w"] * p["rest"][0] + s, "n": (p["w"][0],)}, ({"w": 0, "rest": None}, None), {"y": 1, "n": 0})
+    fn = vmap(
+        lambda p, s: {"y": p["w"] * p["rest"][0] + s, "n": (p["w"][0],)},
+        ({"w": 0, "rest": None}, None),
+        {"y": 1, "n": 0},
+    )
     found = fn(args, 2.0)
     np.testing.assert_allclose(found["y"].numpy(), np.moveaxis(A * B[0] + 2.0, 0, 1))
     np.testing.assert_allclose(found["n"][0].numpy(), A[:, 0])
@@ -307,7 +311,7 @@ def test_an_op_without_a_rule_runs_per_sample_and_says_so_once(ns: str) -> None:
 
     with pytest.warns(UserWarning, match="runs once per sample") as seen:
         agree(one, [t(A[:, 0]), t(B[0, 0]), t(B[:, 0])], [0, None, 0])
-        agree(one, [t(A[:, 0].T), t(B[0, 0]), t(B[:, 0])], [1, None, 0])
+    agree(one, [t(A[:, 0].T), t(B[0, 0]), t(B[:, 0])], [1, None, 0])  # a second warning would be an error
     assert len(seen) == 1
     assert seen[0].filename == __file__
 
@@ -330,7 +334,10 @@ def test_a_mutating_op_writes_to_every_sample(ns: str) -> None:
 
 def test_results_that_differ_in_shape_are_refused() -> None:
     """8.1: what a loop could do and one tensor cannot hold."""
-    with pytest.warns(UserWarning, match="tp::nonzero"), pytest.raises(InvalidValueError, match="differs from"):
+    with (
+        pytest.warns(UserWarning, match="tp::nonzero"),
+        pytest.raises(InvalidValueError, match="differs from"),
+    ):
         vmap(tp.nonzero)(tp.tensor([[1.0, 0.0], [1.0, 1.0]]))
 
 

@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::{BitAnd, BitOr, Not};
 use tp_tensor::keybits;
 
-/// A layer of the dispatcher. Order: Vmap > Autocast > Autograd > Capture > {Meta, Cuda, Cpu}. `Vmap` and
-/// `Autocast` are reserved places. `Slow` is not a layer: it is the bit that sends a call through the path that
+/// A layer of the dispatcher. Order: Vmap > Autocast > Autograd > Capture > {Meta, Cuda, Cpu}. `Slow` is not
+/// a layer: it is the bit that sends a call through the path that
 /// traces, applies kernel preferences and debug checks, so that they cost nothing when off.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

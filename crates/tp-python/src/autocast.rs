@@ -179,7 +179,7 @@ fn autocast_switch(py: Python<'_>, device: &str, dtype: Option<DTypeArg>) -> PyR
     let slot = match device {
         "cpu" => 0,
         "cuda" => 1,
-        _ => return Err(Error::value("TP2003", format!("no autocast for device '{device}'"))).py(py),
+        _ => return Err(Error::value("TP3420", format!("no autocast for device '{device}'"))).py(py),
     };
     let place = dtype.and_then(|d| DType::ALL.into_iter().position(|x| x == d.0)).map_or(0, |i| i as u32 + 1);
     let before = state::autocast();

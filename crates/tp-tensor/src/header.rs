@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64};
 
 /// Bits of `TensorHeader::keys`: which layers a call on this tensor must pass, highest first. tp-dispatch gives
-/// them their meaning; two places are reserved above autograd.
+/// them their meaning.
 pub mod keybits {
     pub const CPU: u16 = 1 << 0;
     pub const CUDA: u16 = 1 << 1;

@@ -95,6 +95,11 @@ def cotangents(outputs: list[Any], seed: int, layout: str = "contiguous") -> lis
 def check_gradients(subject: Subject, accepted: list[Accepted], seed: int, tally: Tally) -> None:
     """The backward rule of the subject on the accepted cases that have floating inputs."""
     kind = subject.info.get("autograd", "custom")
+    _check_not_in_kernels(subject, accepted, tally)
+    if kind == "missing" and any(item.case.given and _asks(item.case) for item in accepted):
+        detail = "an input requires a gradient, and no backward is registered: backward() would raise"
+        tally.fail("gradient is registered", detail, subject.location)
+        return
     if kind == "missing":
         tally.skip("gradient", "no backward is registered; calls that need one raise", subject.location)
         return
@@ -110,6 +115,29 @@ def check_gradients(subject: Subject, accepted: list[Accepted], seed: int, tally
         return
     for case in chosen:
         _check_case(subject, case, seed, tally)
+
+
+def _asks(case: Case) -> bool:
+    return any(recipe.requires_grad for recipe in case.recipes())
+
+
+def _check_not_in_kernels(subject: Subject, accepted: list[Accepted], tally: Tally) -> None:
+    """An output that requires a gradient though no input does was recorded by the kernel: the tape does not see that."""
+    if not subject.is_op:
+        return
+    name = "gradient is not recorded by a kernel"
+    for item in accepted[:1]:
+        case = item.case.map(item.case.label, lambda r: dataclasses.replace(r, requires_grad=False))
+        try:
+            recorded = record(subject, case)
+        except Exception as error:
+            tally.skip(name, refusal(error), subject.location)
+            return
+        if recorded.outputs:
+            detail = f"output {recorded.indices[0]} requires a gradient, and no input does"
+            tally.fail(name, f"{detail}\n{replay(subject, case)}", subject.location)
+        else:
+            tally.ok(name, location=subject.location)
 
 
 def _chosen(accepted: list[Accepted]) -> list[Case]:
@@ -233,6 +261,9 @@ def _check_repeat(
 def _check_layouts(subject: Subject, recorded: Recorded, seed: int, where: str, tally: Tally) -> None:
     """Equal gradients in other memory give equal results."""
     name = "gradient in any memory order"
+    if not subject.repeatable:
+        tally.skip(name, "the op does not give the same bits twice", subject.location)
+        return
     for layout in LAYOUTS:
         wanted_of = (
             _expanded_first(recorded.outputs, seed)

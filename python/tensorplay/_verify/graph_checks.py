@@ -32,6 +32,19 @@ def kernel_codes(subject: Subject) -> set[CodeType]:
     return codes
 
 
+class NoGrad:
+    """Nothing is recorded while it lasts, on this thread; without effect when not wanted."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
+
+    def __enter__(self) -> None:
+        self._before = _native.set_grad_enabled(_native.is_grad_enabled() and not self._wanted)
+
+    def __exit__(self, *_: object) -> None:
+        _native.set_grad_enabled(self._before)
+
+
 def check_graphs(subject: Subject, accepted: list[Accepted], tally: Tally) -> None:
     """Captures every accepted case, examines the graph, and compares the promise with the reference run."""
     if subject.is_op and subject.info["fake"] == "missing":
@@ -64,7 +77,8 @@ def _check_case(subject: Subject, item: Accepted, codes: set[CodeType], tally: T
     built = item.case.build()
     where = replay(subject, item.case)
     try:
-        with python_calls(codes) as calls:
+        # An op is looked at without its gradient: what setup_context computes is no part of the call.
+        with python_calls(codes) as calls, NoGrad(subject.is_op):
             graph = graphs.capture(subject.function, *built.args, **built.kwargs)
     except Exception as error:
         _capture_failed(subject, error, where, tally)
