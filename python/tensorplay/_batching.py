@@ -222,7 +222,7 @@ class _Call:
     def _broken(self, what: str) -> ContractError:
         return ContractError(
             f"{self.name}: the batching rule {what}",
-            code="TP3211",
+            code="TP3240",
             op=self.name,
             notes=("register_vmap takes fn(info, in_dims, *args) -> (output, out_dims)",),
         )

@@ -10,7 +10,8 @@ import functools
 from typing import Any
 
 from tensorplay import _native
-from tensorplay._native import Tensor
+from tensorplay._native import Context as FunctionContext
+from tensorplay._native import Tensor, is_grad_enabled
 from tensorplay.errors import AutogradError, ContractError
 
 __all__ = ["Function", "FunctionContext"]
@@ -18,61 +19,76 @@ __all__ = ["Function", "FunctionContext"]
 _OP = "tensorplay::autograd_function"
 
 
-class FunctionContext:
-    """What `forward` leaves for `backward`; any further attributes may be set on it."""
-
-    def __init__(self) -> None:
-        self._to_save: tuple[Tensor | None, ...] = ()
-        self._not_differentiable: tuple[Tensor, ...] = ()
-        self._materialize = True
-        self._saved: Any = None
-        self.needs_input_grad: tuple[bool, ...] = ()
-
-    def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keeps tensors for backward; they are version-checked when read, and freed after backward."""
-        self._to_save = tensors
-
-    @property
-    def saved_tensors(self) -> tuple[Any, ...]:
-        """The tensors saved by forward."""
-        return tuple(self._to_save if self._saved is None else self._saved.saved_tensors)
-
-    def mark_non_differentiable(self, *outputs: Tensor) -> None:
-        """Marks outputs that have no gradient."""
-        self._not_differentiable = outputs
-
-    def set_materialize_grads(self, value: bool) -> None:
-        """With False, gradients of unused outputs arrive as None instead of zeros."""
-        self._materialize = value
+def _is_one_of(t: Tensor, tensors: Any) -> bool:
+    return any(t is other for other in tensors)
 
 
 class _Call:
     """One call on its way through the op."""
 
-    def __init__(self, function: type[Function], args: tuple[Any, ...]) -> None:
-        self.function, self.args, self.ctx = function, args, FunctionContext()
+    __slots__ = ("args", "ctx", "function", "outputs", "single", "written")
+
+    def __init__(self, function: type[Function], args: tuple[Any, ...], tensors: tuple[int, ...]) -> None:
+        self.function, self.args = function, args
+        recorded = is_grad_enabled()
+        self.ctx = FunctionContext()
+        needs = tuple(recorded and isinstance(a, Tensor) and a.requires_grad for a in args)
+        self.ctx._describe(function.__name__, tensors, needs)
         self.outputs: tuple[Any, ...] = ()
         self.single = True
+        # The inputs that forward wrote to, each with the output that it is.
+        self.written: list[tuple[Tensor, int]] = []
 
     def forward(self, tensors: list[Tensor]) -> list[Tensor]:
         """Runs forward over `tensors` in the places of the call's own; keeps the structure of the result."""
         rest = iter(tensors)
         args = [next(rest) if isinstance(a, Tensor) else a for a in self.args]
-        function = self.function
+        function, ctx = self.function, self.ctx
         if function.setup_context is not Function.setup_context:
             result = function.forward(*args)
-            function.setup_context(self.ctx, tuple(args), result)
+            function.setup_context(ctx, tuple(args), result)
         else:
-            result = function.forward(self.ctx, *args)
+            result = function.forward(ctx, *args)
         self.single = not isinstance(result, (tuple, list))
         self.outputs = (result,) if self.single else tuple(result)
-        return [v for v in self.outputs if isinstance(v, Tensor)]
+        given = [v for v in self.outputs if isinstance(v, Tensor)]
+        return self._settle(tensors, given)
+
+    def _settle(self, inputs: list[Tensor], given: list[Tensor]) -> list[Tensor]:
+        """The outputs as tensors of their own, and the marks of `ctx` held against them."""
+        save, plain, dirty = self.ctx._marked()
+        name = self.function.__name__
+        for t in dirty:
+            if not (_is_one_of(t, inputs) and _is_one_of(t, given)):
+                raise ContractError(
+                    f"{name}.forward marked a tensor as dirty that is not both an input and an output",
+                    code="TP3214",
+                    op=name,
+                    notes=("return every input that was written to",),
+                )
+        for t in plain:
+            if not _is_one_of(t, given):
+                raise ContractError(
+                    f"{name}.forward marked a tensor as non-differentiable that is no output",
+                    code="TP3213",
+                    op=name,
+                )
+        fresh: list[Tensor] = []
+        for t in given:
+            shared = t.requires_grad or any(_native.shares_storage(t, o) for o in (*inputs, *fresh))
+            fresh.append(t.clone() if shared else t)
+        self.written = [(t, i) for i, t in enumerate(given) if _is_one_of(t, dirty)]
+        made = {id(t): f for t, f in zip(reversed(given), reversed(fresh), strict=True)}
+        self.ctx._settle(tuple(made.get(id(t), t) for t in save), tuple(made.get(id(t), t) for t in plain))
+        return fresh
 
     def results(self, tensors: list[Tensor]) -> Any:
-        """The results in the structure that forward gave them."""
+        """The results in the structure that forward gave them; what was written to in place is itself again."""
+        for t, i in self.written:
+            _native.adopt_history(t, tensors[i])
+            tensors[i] = t
         rest = iter(tensors)
         values = tuple(next(rest) if isinstance(v, Tensor) else v for v in self.outputs)
-        self.outputs = tuple(isinstance(v, Tensor) for v in self.outputs)
         return values[0] if self.single else values
 
 
@@ -80,8 +96,9 @@ class Function:
     """A differentiable function: subclass it, write `forward` and `backward` as static methods, call `apply`.
 
     `forward(ctx, *args)` saves what backward needs on `ctx`; or `forward(*args)` with `setup_context(ctx, inputs,
-    output)`. `backward(ctx, *grads)` returns one gradient (or None) per argument. forward runs with grad mode off, and
-    its results share no memory with its arguments.
+    output)`. `backward(ctx, *grads)` returns one gradient (or None) per argument. forward runs with grad mode off. A
+    result that is an argument, or shares memory with one, is given as a copy; an argument that forward wrote to, marked
+    with `ctx.mark_dirty` and returned, is given as itself.
     """
 
     @staticmethod
@@ -101,8 +118,9 @@ class Function:
     @classmethod
     def apply(cls, *args: Any) -> Any:
         """Calls the function, and records it where a gradient may be needed."""
-        call = _Call(cls, args)
-        outputs = _op()(call, [a for a in args if isinstance(a, Tensor)])
+        positions = tuple(i for i, a in enumerate(args) if isinstance(a, Tensor))
+        call = _Call(cls, args, positions)
+        outputs = _op()(call, [args[i] for i in positions])
         return call.results(outputs)
 
 
@@ -121,43 +139,52 @@ def _forward(call: _Call, tensors: list[Tensor]) -> list[Tensor]:
     return call.forward(tensors)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+def _setup(ctx: FunctionContext, inputs: tuple[Any, ...], output: list[Tensor]) -> FunctionContext:
+    """Gives the node the context that forward had."""
     call: _Call = inputs[0]
-    inner = call.ctx
-    ctx.save_for_backward(*inner._to_save)
-    ctx.mark_non_differentiable(*inner._not_differentiable)
-    ctx.set_materialize_grads(inner._materialize)
-    inner._to_save = inner._not_differentiable = ()
-    needs = iter(ctx.needs_input_grad[1])
-    inner.needs_input_grad = tuple(next(needs) if isinstance(a, Tensor) else False for a in call.args)
-    call.args = tuple(isinstance(a, Tensor) for a in call.args)
-    ctx.call = call
+    own = call.ctx
+    own._function = (
+        call.function,
+        tuple(isinstance(v, Tensor) for v in call.outputs),
+        tuple(isinstance(a, Tensor) for a in call.args),
+    )
+    return own
 
 
-def _backward(ctx: Any, grads: list[Any]) -> tuple[None, list[Any]]:
-    call: _Call = ctx.call
-    name = call.function.__qualname__
-    if call.function.backward is Function.backward:
+def _backward(ctx: FunctionContext, grads: list[Any]) -> tuple[None, list[Any]]:
+    function, outputs, args = ctx._function
+    name = function.__name__
+    if function.backward is Function.backward:
         raise AutogradError(f"{name} has no backward", code="TP3303", op=name)
-    call.ctx._saved = ctx
     rest = iter(grads)
-    given = [next(rest) if is_tensor else None for is_tensor in call.outputs]
-    try:
-        result = call.function.backward(call.ctx, *given)
-    finally:
-        call.ctx._saved = None
-    found = result if isinstance(result, tuple) else (result,)
-    if len(found) != len(call.args):
+    result = function.backward(ctx, *[next(rest) if is_tensor else None for is_tensor in outputs])
+    if isinstance(result, list):
         raise ContractError(
-            f"{name}.backward must return {len(call.args)} gradients, got {len(found)}",
+            f"{name}.backward must return a tuple, got a list",
+            code="TP3208",
+            op=name,
+            notes=("return one gradient, or a tuple of one per argument of apply",),
+        )
+    found = result if isinstance(result, tuple) else (result,)
+    if len(found) != len(args):
+        raise ContractError(
+            f"{name}.backward must return {len(args)} gradients, got {len(found)}",
             code="TP3208",
             op=name,
         )
-    for i, (g, is_tensor) in enumerate(zip(found, call.args, strict=True)):
-        if g is not None and not is_tensor:
+    for i, (g, is_tensor) in enumerate(zip(found, args, strict=True)):
+        if g is None:
+            continue
+        if not is_tensor:
             raise ContractError(
                 f"{name}.backward returned a gradient for argument {i}, which is no tensor",
                 code="TP3208",
                 op=name,
             )
-    return None, [g for g, is_tensor in zip(found, call.args, strict=True) if is_tensor]
+        if not isinstance(g, Tensor):
+            raise ContractError(
+                f"{name}.backward returned {type(g).__name__} for argument {i}: a Tensor or None is wanted",
+                code="TP3208",
+                op=name,
+            )
+    return None, [g for g, is_tensor in zip(found, args, strict=True) if is_tensor]

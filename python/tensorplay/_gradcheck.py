@@ -265,7 +265,7 @@ def _check_taped(
             if moves > options.atol:
                 raise GradcheckError(
                     f"{options.name}: result {k} is cut off the tape, though it depends on input {i}",
-                    code="TP3315",
+                    code="TP3318",
                     op=options.name,
                     notes=("backward must be made of recorded ops: no numpy(), detach() or no_grad()",),
                 )

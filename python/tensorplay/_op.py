@@ -204,16 +204,18 @@ def register_autograd(
 
     `setup_context(ctx, inputs, output)` runs after the forward call when a gradient may be needed, and saves what
     backward reads. `register_autograd(None)` declares the op non-differentiable. As a decorator, with or without
-    parentheses, it returns `backward`. A rule lives as long as its op; `lib` is taken for symmetry.
+    parentheses, it returns `backward`. With `lib` the rule before comes back when that library is destroyed.
     """
     if backward is _MISSING:
         return lambda f: register_autograd(op, f, setup_context=setup_context, lib=lib)
     target = full_name(op)
     schema = schema_of(target)
     record = writable_record(target)
+    previous = (record.backward, record.setup_context, record.autograd_place)
     if backward is None:
-        _native.register_autograd_none(target)
+        registration = _native.register_autograd_none(target)
         record.backward = record.setup_context = record.autograd_place = None
+        _adopt_rule(lib, target, registration, previous, None)
         return None
     _require_callable(backward, "a backward rule")
     if schema.is_mutable:
@@ -229,12 +231,33 @@ def register_autograd(
         )
     rule = _contiguous_gradients(backward) if "contiguous" in record.layout.values() else backward
     if setup_context is None:
-        _native.register_autograd(target, rule)
+        registration = _native.register_autograd(target, rule)
     else:
         _require_callable(setup_context, "setup_context")
-        _native.register_autograd(target, rule, setup_context)
+        registration = _native.register_autograd(target, rule, setup_context)
     record.backward, record.setup_context, record.autograd_place = backward, setup_context, place_of(backward)
+    _adopt_rule(lib, target, registration, previous, backward)
     return backward
+
+
+def _adopt_rule(
+    lib: Lifetime | None,
+    target: str,
+    registration: _native.GradRegistration,
+    previous: tuple[Any, Any, Any],
+    own: Any,
+) -> None:
+    """Ties a backward rule to the life of a library."""
+    if lib is None:
+        return
+
+    def undo() -> None:
+        record = record_of(target)
+        if record is not None and record.backward is own:
+            registration.undo()
+            record.backward, record.setup_context, record.autograd_place = previous
+
+    lib.adopt(undo)
 
 
 def _contiguous_gradients(backward: Callable[..., Any]) -> Callable[..., Any]:

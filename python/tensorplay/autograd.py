@@ -1,7 +1,7 @@
 """Differentiation: grad mode, gradients, custom functions, and the numeric check of gradients.
 
-Lives here: the modes and the entry points. Not here: the tape and the rules (the extension), `gradcheck` (`_gradcheck`)
-and `Function` (`_function`), which are re-exported.
+Lives here: the modes and the entry points. Not here: the tape and the rules (the extension); `gradcheck` (`_gradcheck`),
+`Function` (`_function`), hooks on saved tensors and checkpoints (`_saving`), which are re-exported.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from tensorplay import _native
 from tensorplay._native import Tensor, is_grad_enabled
-from tensorplay.errors import ArgumentError
+from tensorplay.errors import ArgumentError, InvalidValueError
 
 __all__ = [
     "Function",
     "FunctionContext",
     "GradcheckError",
     "backward",
+    "checkpoint",
     "detect_anomaly",
     "enable_grad",
     "grad",
@@ -28,18 +29,25 @@ __all__ = [
     "gradgradcheck",
     "is_grad_enabled",
     "no_grad",
+    "once_differentiable",
+    "saved_tensors_hooks",
+    "set_detect_anomaly",
     "set_grad_enabled",
 ]
 
 if TYPE_CHECKING:
     from tensorplay._function import Function, FunctionContext
     from tensorplay._gradcheck import GradcheckError, gradcheck, gradgradcheck
+    from tensorplay._saving import checkpoint, once_differentiable, saved_tensors_hooks
 
 # Imported on first use: most programs need neither.
 _LAZY = {
     "Function": "tensorplay._function",
     "FunctionContext": "tensorplay._function",
     "GradcheckError": "tensorplay._gradcheck",
+    "checkpoint": "tensorplay._saving",
+    "once_differentiable": "tensorplay._saving",
+    "saved_tensors_hooks": "tensorplay._saving",
     "gradcheck": "tensorplay._gradcheck",
     "gradgradcheck": "tensorplay._gradcheck",
 }
@@ -164,18 +172,49 @@ class set_grad_enabled(_GradMode):
 
 
 class detect_anomaly:
-    """While entered, the first NaN of a backward pass is an error that names the recorded call."""
+    """While entered, whatever fails in a backward pass names the line of the call that was recorded.
 
-    def __init__(self) -> None:
+    With `check_nan` the first NaN of a backward pass is such a failure.
+    """
+
+    def __init__(self, check_nan: bool = True) -> None:
+        self._check_nan = check_nan
         self._modes: list[_native.AnomalyMode] = []
 
     def __enter__(self) -> None:
         mode = _native.AnomalyMode()
-        mode.enter()
+        mode.enter(self._check_nan)
         self._modes.append(mode)
 
     def __exit__(self, *_: object) -> None:
         self._modes.pop().leave()
+
+
+_anomaly = _native.AnomalyMode()
+# Whether NaN are looked for by what `set_detect_anomaly` set; None while it is off.
+_anomaly_nan: bool | None = None
+
+
+def _put_anomaly(check_nan: bool | None) -> bool | None:
+    global _anomaly_nan
+    before, _anomaly_nan = _anomaly_nan, check_nan
+    _anomaly.leave()
+    if check_nan is not None:
+        _anomaly.enter(check_nan)
+    return before
+
+
+class set_detect_anomaly:
+    """Sets anomaly mode at once, in the whole process; as a context manager the mode before comes back."""
+
+    def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        self._before = _put_anomaly(check_nan if mode else None)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        _put_anomaly(self._before)
 
 
 def _tensors(values: Tensor | Sequence[Tensor]) -> list[Tensor]:
@@ -198,12 +237,16 @@ def backward(
     grad_tensors: Tensor | Sequence[Tensor | None] | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    inputs: Tensor | Sequence[Tensor] | None = None,
 ) -> None:
-    """Adds the gradients of `tensors` to the `.grad` of every leaf they were computed from."""
+    """Adds the gradients of `tensors` to the `.grad` of every leaf they were computed from, or of `inputs` alone."""
     outputs = _tensors(tensors)
     gradients = _gradients(grad_tensors, outputs, "grad_tensors")
     retain = create_graph if retain_graph is None else retain_graph
-    _native.backward(outputs, gradients, retain, create_graph)
+    wanted = None if inputs is None else _tensors(inputs)
+    if wanted == []:
+        raise ArgumentError("inputs is empty: name a tensor, or leave it out for all leaves", code="TP3309")
+    _native.backward(outputs, gradients, retain, create_graph, wanted)
 
 
 def grad(
@@ -218,8 +261,13 @@ def grad(
     """Gradients of `outputs` with respect to `inputs`, one per input; `.grad` is left alone.
 
     An input that `outputs` do not depend on is an error, None with `allow_unused=True`, zeros with
-    `materialize_grads=True`.
+    `materialize_grads=True` (which `allow_unused=False` contradicts: InvalidValueError).
     """
+    if materialize_grads and allow_unused is False:
+        raise InvalidValueError(
+            "materialize_grads=True gives zeros for unused inputs: allow_unused=False contradicts it",
+            code="TP3315",
+        )
     ends, starts = _tensors(outputs), _tensors(inputs)
     gradients = _gradients(grad_outputs, ends, "grad_outputs")
     retain = create_graph if retain_graph is None else retain_graph

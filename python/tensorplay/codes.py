@@ -420,6 +420,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "pass a tuple of one call's arguments, or a list of such tuples",
     ),
     ("TP3904", "opcheck knows no such test.", "use one that the message lists"),
+    ("TP3905", "opcheck got one of rtol and atol.", "give both or neither"),
     # capture
     ("TP4001", "An op without a fake rule cannot be captured.", "add one with @op.register_fake"),
     ("TP4002", "A size that is not known during capture was computed with.", "fix the size"),

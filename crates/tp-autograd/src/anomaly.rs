@@ -1,5 +1,5 @@
-//! Anomaly mode: while it is on, nodes remember where they were recorded, and the first node whose backward gives a
-//! NaN is an error that names it. Off, it costs one relaxed load per recorded node.
+//! Anomaly mode: while it is on, nodes remember where they were recorded, whatever fails in their backward names that
+//! place, and the first node whose backward gives a NaN is an error. Off, it costs one relaxed load per recorded node.
 
 use crate::tape::Node;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,21 +7,28 @@ use tp_dispatch::{Error, Result};
 use tp_tensor::{DType, Tensor};
 
 static USERS: AtomicUsize = AtomicUsize::new(0);
+/// Those of them that look for NaN.
+static NAN: AtomicUsize = AtomicUsize::new(0);
 
 /// Looks for anomalies, in the whole process, while it lives.
 #[must_use = "anomaly mode ends when the guard is dropped"]
-pub struct DetectAnomaly(());
+pub struct DetectAnomaly {
+    nan: bool,
+}
 
 impl DetectAnomaly {
-    pub fn enter() -> DetectAnomaly {
+    /// `nan`: whether a NaN is an anomaly.
+    pub fn enter(nan: bool) -> DetectAnomaly {
         USERS.fetch_add(1, Ordering::Relaxed);
-        DetectAnomaly(())
+        NAN.fetch_add(usize::from(nan), Ordering::Relaxed);
+        DetectAnomaly { nan }
     }
 }
 
 impl Drop for DetectAnomaly {
     fn drop(&mut self) {
         USERS.fetch_sub(1, Ordering::Relaxed);
+        NAN.fetch_sub(usize::from(self.nan), Ordering::Relaxed);
     }
 }
 
@@ -32,14 +39,19 @@ pub fn is_on() -> bool {
 
 /// An error when a gradient that `node` gave holds a NaN.
 pub(crate) fn check(node: &Node, grad: &Tensor) -> Result<()> {
-    if grad.is_fake() || !grad.device().is_cpu() || !has_nan(grad)? {
+    if NAN.load(Ordering::Relaxed) == 0 || grad.is_fake() || !grad.device().is_cpu() || !has_nan(grad)? {
         return Ok(());
     }
-    let mut e = Error::autograd("TP3016", "its backward gave a NaN").with_op(node.name());
-    if let Some(at) = node.extra().and_then(|x| x.location.as_ref()) {
-        e = e.note(format!("the call was recorded at {at}"));
+    Err(located(node, Error::autograd("TP3016", "its backward gave a NaN").with_op(node.name())))
+}
+
+/// The error with the place where the node was recorded, if the node knows it.
+#[cold]
+pub(crate) fn located(node: &Node, e: Error) -> Error {
+    match node.extra().and_then(|x| x.location.as_ref()) {
+        Some(at) => e.note(format!("{} was recorded at {at}", node.name())),
+        None => e,
     }
-    Err(e)
 }
 
 fn has_nan(grad: &Tensor) -> Result<bool> {

@@ -99,8 +99,28 @@ fn check_leaf(node: &NodeRef) -> Result<()> {
     } else {
         return Ok(());
     };
-    Err(Error::autograd("TP3010", message)
-        .note("under no_grad() the write is allowed and not recorded; or clone() the tensor first"))
+    Err(leaf_written(message))
+}
+
+#[cold]
+fn leaf_written(message: &str) -> Error {
+    Error::autograd("TP3010", message)
+        .note("under no_grad() the write is allowed and not recorded; or clone() the tensor first")
+}
+
+/// Gives `t`, which a user's function wrote to, the history of `from`, which that function returned in its place.
+pub fn adopt(t: &Tensor, from: &Tensor) -> Result<()> {
+    let Some((node, nr)) = meta::grad_fn_edge(from) else { return Ok(()) };
+    if t.requires_grad() {
+        match meta::grad_fn(t) {
+            Some(before) => check_leaf(&before)?,
+            None => return Err(leaf_written("a leaf that requires grad is used in an in-place operation")),
+        }
+    } else if t.storage().live_headers() != 1 {
+        return Err(shared_memory());
+    }
+    meta::rebase(t, node, nr);
+    Ok(())
 }
 
 /// Whether a write through `view` can become a new history of `base`.

@@ -6,7 +6,7 @@ use crate::tape::{self, Edge, Edges, Recipe, Saved, Saver, flag};
 use crate::{anomaly, inplace};
 use std::mem::ManuallyDrop;
 use tp_dispatch::dispatcher::redispatch_short;
-use tp_dispatch::{Arg, Call, DispatchKey, Registry, Result, Rets, Value, push_tensor, redispatch};
+use tp_dispatch::{Arg, Call, DispatchKey, Registry, Result, Rets, Value, push_tensor, redispatch, state};
 use tp_tensor::Tensor;
 
 /// Installs the layer. Once at start-up, before or after ops are defined.
@@ -18,6 +18,7 @@ fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     if let Some(rule) = resolve::expression(call)
         && !anomaly::is_on()
         && !tape::hooks_active()
+        && !state::is_in_foreign_kernel()
     {
         return rule.record(call, rets);
     }

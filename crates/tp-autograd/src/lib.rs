@@ -22,6 +22,7 @@ pub mod tape;
 pub use assign::assign;
 pub use engine::{GradOptions, backward, grad, hide_leaf, reaches_other_leaf};
 pub use hooks::{HostHooks, set_host_hooks};
+pub use inplace::adopt;
 pub use kernel::install;
 pub use mode::GradMode;
 pub use rule::{BackwardCtx, CustomRule, Gradients, VjpRule, custom_spec};

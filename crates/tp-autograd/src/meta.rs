@@ -153,10 +153,16 @@ pub(crate) fn set_history(t: &Tensor, node: NodeRef, nr: u32) {
     unsafe { t.ext_install_fresh(ext) };
 }
 
-/// Gives a tensor another history: it was written to in place.
+/// Gives a tensor another history: it was written to in place. A gradient that is kept for it is kept on.
 pub(crate) fn rebase(t: &Tensor, node: NodeRef, nr: u32) {
     if node.reaches_host() {
         t.set_needs_tracking();
+    }
+    if let Some((before, at, _)) = history(t)
+        && before.is_watched()
+        && let Some(slot) = before.extra().and_then(|e| e.forget_grad(at))
+    {
+        node.watched().keep_grad(nr, slot);
     }
     t.set_requires_grad(true);
     let mut next = History { node, nr, version: t.storage().version() };

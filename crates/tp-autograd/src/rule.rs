@@ -124,6 +124,8 @@ pub fn custom_spec(rule: Arc<dyn VjpRule>) -> GradSpec {
 pub struct BackwardCtx<'a> {
     pub(crate) node: &'a NodeRef,
     pub(crate) saved: SmallVec<[SavedTensor; 3]>,
+    /// The graph is given up: nothing saved is there for another pass.
+    pub(crate) last: bool,
 }
 
 impl<'a> BackwardCtx<'a> {
@@ -160,6 +162,17 @@ impl<'a> BackwardCtx<'a> {
 
     pub fn saved_count(&self) -> usize {
         self.saved.len()
+    }
+
+    /// Whether no other pass can follow over this node.
+    pub fn is_last(&self) -> bool {
+        self.last
+    }
+
+    /// Hands `f` a copy, for a reader that may outlive this call.
+    pub fn copied<R>(&self, f: impl FnOnce(&BackwardCtx<'_>) -> R) -> R {
+        let node = self.node.clone();
+        f(&BackwardCtx { node: &node, saved: self.saved.clone(), last: self.last })
     }
 
     #[inline]

@@ -1,14 +1,95 @@
 //! The checks around kernels that are not ours: what they returned fits the schema, shares no storage with an
-//! input or another output, and what they were allowed to write got a new version.
+//! input or another output, requires no gradient of its own, and what they were allowed to write could be written
+//! and got a new version.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Call;
 use crate::schema::ArgType;
 use crate::value::{Arg, Rets, Value};
+use smallvec::SmallVec;
 use tp_tensor::Tensor;
 
+/// Runs a kernel that writes to arguments, and moves their versions. A kernel that is not ours may have written
+/// before it failed, and does not look at what it is about to write to.
+#[inline]
+pub(crate) fn writing(call: &Call<'_>, run: impl FnOnce() -> Result<()>) -> Result<()> {
+    if call.def.custom {
+        check_written(call)?;
+    }
+    let outcome = run();
+    let ran = match &outcome {
+        Ok(()) => true,
+        Err(e) => call.def.custom && e.kind() != ErrorKind::NoKernel,
+    };
+    if ran {
+        bump_mutated(call);
+    }
+    outcome
+}
+
+#[cold]
+fn check_written(call: &Call<'_>) -> Result<()> {
+    let mut found = Ok(());
+    for &i in &call.def.params.written {
+        let Some(arg) = call.args.get(i as usize) else { continue };
+        arg.for_each_tensor(|t| {
+            if found.is_ok() {
+                found = check_writable(t).map_err(|e| {
+                    let name = call.def.params.name(i as usize).unwrap_or("?");
+                    e.with_op(call.op.name()).note(format!("the op writes to its argument '{name}'"))
+                });
+            }
+        });
+    }
+    found
+}
+
+/// Neither read-only nor the same memory twice.
+pub fn check_writable(x: &Tensor) -> Result<()> {
+    if x.storage().is_readonly() {
+        return Err(Error::value(
+            "TP1601",
+            "the tensor is read-only: its memory belongs to a read-only buffer",
+        )
+        .note("work on a copy: x.clone()"));
+    }
+    if has_internal_overlap(x) {
+        let message = format!(
+            "several elements share one place in memory (shape {:?}, strides {:?}), so writing is ambiguous",
+            x.sizes(),
+            x.strides()
+        );
+        return Err(Error::value("TP1602", message).note("work on a copy: x.clone()"));
+    }
+    Ok(())
+}
+
+/// True when two indices may reach one element. Exact for everything that view operations make: dimensions in
+/// order of stride must each step over all that the smaller ones reach.
+fn has_internal_overlap(x: &Tensor) -> bool {
+    if x.is_contiguous() || x.numel() <= 1 {
+        return false;
+    }
+    let mut dims: SmallVec<[(i64, i64); 8]> = x
+        .sizes()
+        .iter()
+        .zip(x.strides())
+        .filter(|(size, _)| **size > 1)
+        .map(|(&size, &stride)| (stride.abs(), size))
+        .collect();
+    dims.sort_unstable();
+    let mut reach = 0;
+    for (stride, size) in dims {
+        if stride <= reach {
+            return true;
+        }
+        reach += stride * (size - 1);
+    }
+    false
+}
+
 /// Bumps the version of every tensor the schema says the op writes to.
-pub(crate) fn bump_mutated(call: &Call<'_>) {
+fn bump_mutated(call: &Call<'_>) {
     for &i in &call.def.params.written {
         if let Some(arg) = call.args.get(i as usize) {
             arg.for_each_tensor(|t| t.storage().bump_version());
@@ -23,6 +104,7 @@ pub fn check_outputs(call: &Call<'_>, rets: &Rets) -> Result<()> {
     if let ([Value::Tensor(out)], [ret]) = (rets.as_slice(), declared)
         && *ret.ty() == ArgType::Tensor
         && ret.alias().is_none()
+        && !out.requires_grad()
         && call.args.iter().all(|arg| is_apart(arg, out))
     {
         return Ok(());
@@ -40,6 +122,7 @@ pub fn check_outputs(call: &Call<'_>, rets: &Rets) -> Result<()> {
         }
         if ret.alias().is_none() {
             check_alias(call, i, value, rets)?;
+            check_unrecorded(call, i, value)?;
         }
     }
     Ok(())
@@ -102,6 +185,20 @@ fn check_alias(call: &Call<'_>, i: usize, value: &Value, rets: &Rets) -> Result<
         None => Ok(()),
         Some(clash) => Err(alias_error(call, i, &clash)),
     }
+}
+
+/// A new tensor has no history but the one that the op's own rule is about to give it.
+fn check_unrecorded(call: &Call<'_>, i: usize, value: &Value) -> Result<()> {
+    let mut recorded = false;
+    value.for_each_tensor(|out| recorded |= out.requires_grad());
+    if !recorded {
+        return Ok(());
+    }
+    let message = format!("output {i} requires grad already, but the schema declares a new tensor");
+    Err(Error::contract("TP3211", message)
+        .with_op(call.op.name())
+        .note("a kernel returns plain values: the op's backward rule is what gives them a gradient")
+        .note("return t.detach().clone(), and never the same tensor twice; tensors that need a gradient are arguments"))
 }
 
 #[cold]

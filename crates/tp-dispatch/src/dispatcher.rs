@@ -286,11 +286,10 @@ pub(crate) fn slow(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
         let Some(entry) = select::choose(&table.candidates[at], call, &prefs, &mut rejected)? else {
             return Err(none_fits(call, &rejected));
         };
-        run_entry(entry, key, call, rejected, rets)?;
         if table.mutates {
-            crate::check::bump_mutated(call);
+            return crate::check::writing(call, || run_entry(entry, key, call, rejected, rets));
         }
-        Ok(())
+        run_entry(entry, key, call, rejected, rets)
     })
 }
 

@@ -6,10 +6,12 @@ use crate::key::{DispatchKey, KeySet};
 use crate::op::OpHandle;
 use crate::outcome::{CallEvent, Phase};
 use crate::select::{KernelEntry, Slot};
+use crate::value::Arg;
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use tp_tensor::Tensor;
 
 /// A wish of this thread about one op's kernels, in force until its context ends.
 #[derive(Clone)]
@@ -57,6 +59,15 @@ pub struct CallState {
     backward: Cell<u32>,
     /// What autocast casts to, in the encoding of whoever installs that layer; 0 when off.
     autocast: Cell<u32>,
+    /// The innermost foreign kernel that runs; null outside of any.
+    kernel: Cell<*const ForeignKernel>,
+}
+
+/// A foreign kernel that is running: its arguments, and the kernel around it.
+struct ForeignKernel {
+    args: *const Arg<'static>,
+    count: usize,
+    outer: *const ForeignKernel,
 }
 
 /// What only the slow path reads. Apart from `CallState`, which must need no destructor to be cheap to reach.
@@ -89,6 +100,7 @@ impl CallState {
             depth: Cell::new(std::ptr::null()),
             backward: Cell::new(0),
             autocast: Cell::new(0),
+            kernel: Cell::new(std::ptr::null()),
         }
     }
 
@@ -182,7 +194,7 @@ impl KeyGuard {
         })
     }
 
-    /// What a foreign kernel runs under: grad mode off, Autograd and Capture passed by.
+    /// What a foreign function runs under: grad mode off, Autograd and Capture passed by.
     #[inline]
     pub fn foreign_kernel() -> KeyGuard {
         const OFF: KeySet = KeySet(DispatchKey::Autograd.set().0 | DispatchKey::Capture.set().0);
@@ -195,6 +207,58 @@ impl KeyGuard {
             guard
         })
     }
+}
+
+/// Runs the body of a foreign kernel with grad mode off and Capture passed by. The body may switch grad mode on again
+/// for what it makes itself; the arguments of the call, and what comes from them, stay unrecorded: the op's own rule
+/// is their only derivative.
+#[inline(always)]
+pub fn in_foreign_kernel<R>(args: &[Arg<'_>], body: impl FnOnce() -> R) -> R {
+    const OFF: KeySet = KeySet(DispatchKey::Autograd.set().0 | DispatchKey::Capture.set().0);
+    with(|s| {
+        let _guard =
+            KeyGuard { include: s.include.get(), exclude: s.exclude.get(), grad: s.grad.replace(false) };
+        s.include.set(s.include.get() & !OFF.0);
+        s.exclude.set((s.exclude.get() & !DispatchKey::Autograd.set().0) | DispatchKey::Capture.set().0);
+        s.allow.set(s.allow.get() & !OFF.0);
+        let frame = ForeignKernel { args: args.as_ptr().cast(), count: args.len(), outer: s.kernel.get() };
+        let _running = Running(s.kernel.replace(&frame));
+        body()
+    })
+}
+
+/// Puts the kernel around back in its place.
+struct Running(*const ForeignKernel);
+
+impl Drop for Running {
+    #[inline]
+    fn drop(&mut self) {
+        with(|s| s.kernel.set(self.0));
+    }
+}
+
+/// Whether this thread is inside a foreign kernel.
+#[inline]
+pub fn is_in_foreign_kernel() -> bool {
+    with(|s| !s.kernel.get().is_null())
+}
+
+/// Whether `t` is an argument of a foreign kernel that this thread is in.
+pub fn is_kernel_argument(t: &Tensor) -> bool {
+    let mut next = with(|s| s.kernel.get());
+    // SAFETY: frames live on this thread's stack as long as they are linked, and so do the arguments of their calls.
+    while let Some(frame) = unsafe { next.as_ref() } {
+        let mut found = false;
+        // SAFETY: as above.
+        for arg in unsafe { std::slice::from_raw_parts(frame.args, frame.count) } {
+            arg.for_each_tensor(|a| found |= a.same(t));
+        }
+        if found {
+            return true;
+        }
+        next = frame.outer;
+    }
+    false
 }
 
 impl Drop for KeyGuard {

@@ -60,15 +60,19 @@ impl DispatchTable {
     #[inline(always)]
     pub(crate) fn run(&self, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
         let key = call.keys.highest();
-        match &self.cells[key & (KEY_COUNT - 1)] {
-            Cell::Fn(f) => f(call, rets)?,
-            Cell::Object(o) => o.call(call, rets)?,
-            Cell::Choose => dispatcher::choose_and_run(self, call, rets)?,
-        }
         if self.mutates && KeySet(1 << key) & KeySet::BACKENDS != KeySet::EMPTY {
-            crate::check::bump_mutated(call);
+            return crate::check::writing(call, || self.run_cell(key, call, rets));
         }
-        Ok(())
+        self.run_cell(key, call, rets)
+    }
+
+    #[inline(always)]
+    fn run_cell(&self, key: usize, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+        match &self.cells[key & (KEY_COUNT - 1)] {
+            Cell::Fn(f) => f(call, rets),
+            Cell::Object(o) => o.call(call, rets),
+            Cell::Choose => dispatcher::choose_and_run(self, call, rets),
+        }
     }
 }
 

@@ -36,11 +36,20 @@ pub fn class_name(kind: ErrorKind) -> &'static str {
 pub fn to_py(py: Python<'_>, mut e: Error) -> PyErr {
     if let Some(payload) = e.take_payload() {
         return match payload.downcast::<PyErr>() {
-            Ok(err) => *err,
+            Ok(err) => noted(py, *err, e.notes()),
             Err(_) => PyRuntimeError::new_err("an exception of another interpreter"),
         };
     }
     build(py, &e).unwrap_or_else(|err| err)
+}
+
+/// An exception of Python's own, with what we know about where it happened.
+fn noted(py: Python<'_>, err: PyErr, notes: &[String]) -> PyErr {
+    for note in notes {
+        // Something else than an exception object is raised by nobody; a note that cannot be added is lost.
+        drop(err.value(py).call_method1("add_note", (note.as_str(),)));
+    }
+    err
 }
 
 fn build(py: Python<'_>, e: &Error) -> PyResult<PyErr> {

@@ -1,8 +1,8 @@
 //! Adding gradients up. The first one is kept as it is, without a copy; a sum is written in place only where
 //! nobody else can see the buffer.
 
-use crate::ops;
 use crate::tape::Leaf;
+use crate::{meta, ops};
 use tp_dispatch::{Arg, Result, state};
 use tp_tensor::{DType, Tensor, keybits};
 
@@ -19,13 +19,39 @@ pub(super) fn add_into(slot: &mut Option<Tensor>, grad: Tensor) -> Result<()> {
 /// One handle, one header over the memory, nothing recorded: nobody would notice a write.
 #[inline]
 fn is_ours(t: &Tensor) -> bool {
+    is_sole(t) && !t.requires_grad()
+}
+
+/// The same, whether recorded or not.
+#[inline]
+fn is_sole(t: &Tensor) -> bool {
     t.ref_count() == 1
         && t.storage().live_headers() == 1
         && !t.storage().is_readonly()
-        && !t.requires_grad()
         && !t.is_fake()
         && t.is_contiguous()
         && t.host().is_null()
+}
+
+/// A gradient that is given to the user as it is: not the object of somebody else, and with a history only where one
+/// is asked for. A rule may have returned what it had saved: a parameter, or a tensor that the user holds.
+pub(super) fn own(grad: Tensor) -> Result<Tensor> {
+    if !grad.requires_grad() {
+        return if grad.host().is_null() { Ok(grad) } else { clone(&grad) };
+    }
+    if !state::is_grad_enabled() {
+        return plain(grad);
+    }
+    if meta::is_leaf(&grad) || !grad.host().is_null() { clone(&grad) } else { Ok(grad) }
+}
+
+/// The values of a gradient with a history, without it.
+fn plain(grad: Tensor) -> Result<Tensor> {
+    if is_sole(&grad) { Ok(grad.detach()) } else { clone(&grad) }
+}
+
+fn clone(t: &Tensor) -> Result<Tensor> {
+    ops::CLONE.call(&[Arg::Tensor(t)])
 }
 
 fn same_kind(a: &Tensor, b: &Tensor) -> bool {
@@ -111,8 +137,10 @@ unsafe fn add_elements<T: Copy + std::ops::Add<Output = T>>(sum: &Tensor, grad: 
 /// The new `.grad`; None when the gradient itself can be taken.
 fn combine(before: Option<&Tensor>, grad: &Tensor) -> Result<Option<Tensor>> {
     Ok(match before {
-        None if is_ours(grad) || grad.requires_grad() => None,
-        None => Some(ops::CLONE.call(&[Arg::Tensor(grad)])?),
+        None if is_ours(grad) => None,
+        None if !is_sole(grad) || meta::is_leaf(grad) => Some(clone(grad)?),
+        None if state::is_grad_enabled() => None,
+        None => Some(grad.detach()),
         Some(old) if can_write(old, grad) => Some(ops::ADD_.call(&[Arg::Tensor(old), Arg::Tensor(grad)])?),
         Some(old) => Some(ops::add(old, grad)?),
     })

@@ -50,7 +50,7 @@ pub fn backward(
     let wanted = wanted(inputs, &roots)?;
     let run = start(Run::new(options.retain(), Some(wanted)), roots)?;
     for (input, grad) in inputs.iter().zip(results(run)) {
-        let Some(grad) = grad else { continue };
+        let Some(grad) = grad.map(accumulate::own).transpose()? else { continue };
         let (node, _) = meta::gradient_edge(input)?;
         match node.extra().and_then(|e| e.leaf.as_ref()) {
             Some(leaf) => accumulate::into_leaf(leaf, grad)?,
@@ -86,7 +86,8 @@ pub fn grad(
     let roots = roots(outputs, grad_outputs)?;
     let wanted = wanted(inputs, &roots)?;
     let run = start(Run::new(options.retain(), Some(wanted)), roots)?;
-    let grads = results(run);
+    let own = |grad: Option<Tensor>| grad.map(accumulate::own).transpose();
+    let grads = results(run).into_iter().map(own).collect::<Result<Vec<_>>>()?;
     if let (false, Some(i)) = (options.allow_unused, grads.iter().position(Option::is_none)) {
         let message = format!("input {i} does not influence the outputs");
         return Err(Error::autograd("TP3020", message).note("pass allow_unused=True to get None for it"));
@@ -152,6 +153,7 @@ fn root(i: usize, t: &Tensor, gradient: Option<&Tensor>) -> Result<(NodeRef, u32
     }
     let (node, nr) = meta::gradient_edge(t)?;
     let grad = match gradient {
+        Some(g) if g.sizes() != t.sizes() => return Err(check::wrong_shape(g, t.sizes(), &output_name(i))),
         Some(g) => check::fit(g.clone(), t.sizes(), t.dtype(), || output_name(i))?,
         None => implicit(t, i)?,
     };

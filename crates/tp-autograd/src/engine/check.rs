@@ -1,5 +1,5 @@
 //! Gradients that somebody gave us, held against the tensor they belong to. A shape that broadcasting could have
-//! made is summed back; another float dtype is cast; everything else is an error that names op and argument.
+//! made is summed back; another dtype is cast; everything else is an error that names op and argument.
 
 use crate::ops;
 use crate::tape::{Node, Spec};
@@ -23,21 +23,19 @@ pub(super) struct Whose {
 
 #[cold]
 fn fit_slow(grad: Tensor, sizes: &[i64], dtype: DType, whose: Whose) -> Result<Tensor> {
-    let Whose { op, what } = whose;
-    let named = |e: Error| if let Some(op) = &op { e.with_op(op) } else { e };
-    if !grad.dtype().is_float() {
-        let message = format!("the gradient for {what} must be {dtype}, got {}", grad.dtype());
-        return Err(named(Error::autograd("TP3007", message)));
-    }
     if !reducible(grad.sizes(), sizes) {
-        let message = format!(
-            "the gradient for {what} has shape {:?}, expected {:?}",
-            Dim::slice(grad.sizes()),
-            Dim::slice(sizes)
-        );
-        return Err(named(Error::autograd("TP3006", message)));
+        return Err(wrong_shape(&grad, sizes, &whose));
     }
-    ops::astype(ops::sum_to_size(grad, sizes)?, dtype)
+    // First the dtype: a sum of small integers or halves would lose what the wider one keeps.
+    ops::sum_to_size(ops::astype(grad, dtype)?, sizes)
+}
+
+#[cold]
+pub(super) fn wrong_shape(grad: &Tensor, sizes: &[i64], whose: &Whose) -> Error {
+    let (got, want) = (Dim::slice(grad.sizes()), Dim::slice(sizes));
+    let message = format!("the gradient for {} has shape {got:?}, expected {want:?}", whose.what);
+    let e = Error::autograd("TP3006", message);
+    if let Some(op) = &whose.op { e.with_op(op) } else { e }
 }
 
 /// Whether broadcasting a tensor of `sizes` could give `from`.
@@ -67,6 +65,9 @@ fn check_device(node: &Node, k: usize, grad: &Tensor, spec: &Spec) -> Result<()>
 /// `argument 'x'`, `argument 'xs'[2]`, `input 3`.
 fn argument(node: &Node, k: usize) -> String {
     let Some(edge) = node.edges().get(k) else { return format!("input {k}") };
+    if let Some(label) = node.extra().and_then(|e| e.label.as_ref()) {
+        return format!("argument {}", label.positions.get(edge.index()).copied().unwrap_or_default());
+    }
     let def = node.op().and_then(|op| op.def());
     match def.as_ref().and_then(|d| d.params.all.get(edge.arg())) {
         None => format!("input {}", edge.index()),

@@ -218,14 +218,16 @@ impl Run {
         } else if node.is_leaf() {
             return finish_leaf(node, grads);
         }
-        let Some(saved) = node.open_saved(self.retain) else { return Err(freed(node)) };
-        let ctx = BackwardCtx { node, saved };
+        let Some(saved) = node.open_saved(self.retain) else {
+            return Err(anomaly::located(node, freed(node)));
+        };
+        let ctx = BackwardCtx { node, saved, last: !self.retain };
         let mut out = Gradients::new(node.edges());
         if let Err(e) = node.rule().backward(&ctx, grads, &mut out) {
             if !self.retain {
                 node.restore_saved(ctx.saved);
             }
-            return Err(e);
+            return Err(anomaly::located(node, e));
         }
         discard(ctx.saved);
         // Given up before the results go on, so that a gradient handed through is nobody else's.
@@ -242,7 +244,7 @@ impl Run {
         for (k, edge) in node.edges().iter().enumerate() {
             let Some(mut grad) = out.slots[k].take() else { continue };
             if foreign {
-                grad = check::fit_input(node, k, grad)?;
+                grad = check::fit_input(node, k, grad).map_err(|e| anomaly::located(node, e))?;
             }
             if anomaly::is_on() {
                 anomaly::check(node, &grad)?;
@@ -311,7 +313,7 @@ fn run_hooks(extra: &NodeExtra, grads: &mut [Option<Tensor>]) -> Result<()> {
         if let Some(kept) = extra.retained(nr as u32) {
             let before = kept.lock().take();
             let sum = match before {
-                None => grad.clone(),
+                None => accumulate::own(grad.clone())?,
                 Some(old) => crate::ops::add(&old, grad)?,
             };
             drop(kept.lock().replace(sum));

@@ -61,8 +61,16 @@ pub(super) struct Hook {
 /// Gradients kept for the user, by output.
 type Retained = SmallVec<[(u32, Arc<GradSlot>); 1]>;
 
+/// What the host calls a node, where the op's name says too little.
+pub struct Label {
+    pub name: Box<str>,
+    /// The host's number for each tensor of the last argument.
+    pub positions: Box<[u32]>,
+}
+
 #[derive(Default)]
 pub struct NodeExtra {
+    pub(crate) label: Option<Label>,
     pub(crate) leaf: Option<Leaf>,
     pub(crate) host: AtomicPtr<()>,
     pub(crate) payload: Mutex<Option<HostRef>>,
@@ -109,6 +117,17 @@ impl NodeExtra {
     /// The place for the gradient of output `nr`, if somebody asked for it.
     pub(crate) fn retained(&self, nr: u32) -> Option<Arc<GradSlot>> {
         self.retained.lock().iter().find(|(n, _)| *n == nr).map(|(_, slot)| slot.clone())
+    }
+
+    /// Takes out the place for the gradient of output `nr`: its tensor has another history now.
+    pub(crate) fn forget_grad(&self, nr: u32) -> Option<Arc<GradSlot>> {
+        let mut retained = self.retained.lock();
+        let at = retained.iter().position(|(n, _)| *n == nr)?;
+        Some(retained.remove(at).1)
+    }
+
+    pub(crate) fn keep_grad(&self, nr: u32, slot: Arc<GradSlot>) {
+        self.retained.lock().push((nr, slot));
     }
 
     /// What the host rule kept at recording.

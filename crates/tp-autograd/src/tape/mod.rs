@@ -10,7 +10,7 @@ mod packed;
 mod record;
 mod saved;
 
-pub use extra::{GradHook, HookId, NodeExtra, Spec};
+pub use extra::{GradHook, HookId, Label, NodeExtra, Spec};
 pub use handle::NodeRef;
 pub use node::{Edge, Node};
 pub use packed::{SavedHooks, SavedTensorsHooks};

@@ -232,8 +232,11 @@ impl Node {
         self.op
     }
 
-    /// The op's name, or the rule's where the node was recorded by hand.
+    /// What the host calls it, else the op's name, or the rule's where the node was recorded by hand.
     pub fn name(&self) -> &str {
+        if let Some(label) = self.extra().and_then(|e| e.label.as_ref()) {
+            return &label.name;
+        }
         match self.op {
             Some(op) => op.name(),
             None => self.rule().name(),

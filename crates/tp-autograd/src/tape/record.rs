@@ -1,7 +1,7 @@
 //! Recording: which inputs a call needs gradients for, what its rule saves, and tying the outputs to the new node.
 
 use super::draft::{Draft, Head};
-use super::extra::{NodeExtra, Spec};
+use super::extra::{Label, NodeExtra, Spec};
 use super::handle::NodeRef;
 use super::node::{Counts, Edge, flag, tick};
 use super::packed::{self, Packed, SavedHooks};
@@ -43,9 +43,15 @@ pub(crate) fn collect_edges(call: &Call<'_>, wanted: u64, edges: &mut Edges) -> 
     Ok(())
 }
 
+/// Inside a foreign kernel its arguments are plain values.
+#[inline]
+fn is_passed_by(t: &Tensor) -> bool {
+    state::is_in_foreign_kernel() && state::is_kernel_argument(t)
+}
+
 #[inline]
 fn push_edge(edges: &mut Edges, t: &Tensor, arg: usize, index: usize) -> Result<()> {
-    if t.requires_grad() {
+    if t.requires_grad() && !is_passed_by(t) {
         let (node, nr) = meta::gradient_edge(t)?;
         edges.push(Edge::new(node, nr, arg, index));
     }
@@ -76,6 +82,7 @@ impl Saved {
 #[derive(Default)]
 struct Rare {
     payload: Option<HostRef>,
+    label: Option<Label>,
     packed: Vec<Packed>,
     error: Option<Error>,
 }
@@ -173,6 +180,11 @@ impl<'a> Saver<'a> {
     pub fn set_payload(&mut self, payload: HostRef) {
         self.saved.rare.get_or_insert_default().payload = Some(payload);
     }
+
+    /// Names the node.
+    pub fn set_label(&mut self, label: Label) {
+        self.saved.rare.get_or_insert_default().label = Some(label);
+    }
 }
 
 /// A node to be: everything but its outputs.
@@ -249,6 +261,7 @@ fn rare_parts(saved: &mut Saved) -> Result<Box<NodeExtra>> {
     }
     Ok(Box::new(NodeExtra {
         payload: Mutex::new(rare.payload),
+        label: rare.label,
         packed: Mutex::new(rare.packed),
         location: if anomaly::is_on() { tp_dispatch::host::location() } else { None },
         ..NodeExtra::default()

@@ -1,8 +1,9 @@
 //! Fake rules of ops that write to their first argument and return it: what may be written, and what fits.
 
 use crate::cpu::pointwise::{arg_types, broadcast_shape};
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 use std::sync::Arc;
+pub use tp_dispatch::check::check_writable;
 use tp_dispatch::host::HostVisitor;
 use tp_dispatch::kernel::KernelObject;
 use tp_dispatch::{Arg, Call, Error, FakeOut, FakeOuts, Result, Rets, Value};
@@ -75,48 +76,4 @@ pub fn check_same_kind(from: DType, to: DType) -> Result<()> {
     }
     Err(Error::dtype("TP1221", format!("the result is {from}, which cannot be written in place to {to}"))
         .note(format!("convert first, for example x = x.astype({from})")))
-}
-
-/// Neither read-only nor the same memory twice.
-pub fn check_writable(x: &Tensor) -> Result<()> {
-    if x.storage().is_readonly() {
-        return Err(Error::value(
-            "TP1601",
-            "the tensor is read-only: its memory belongs to a read-only buffer",
-        )
-        .note("work on a copy: x.clone()"));
-    }
-    if has_internal_overlap(x) {
-        let message = format!(
-            "several elements share one place in memory (shape {:?}, strides {:?}), so writing is ambiguous",
-            x.sizes(),
-            x.strides()
-        );
-        return Err(Error::value("TP1602", message).note("work on a copy: x.clone()"));
-    }
-    Ok(())
-}
-
-/// True when two indices may reach one element. Exact for everything that view operations make: dimensions in
-/// order of stride must each step over all that the smaller ones reach.
-fn has_internal_overlap(x: &Tensor) -> bool {
-    if x.is_contiguous() || x.numel() <= 1 {
-        return false;
-    }
-    let mut dims: SmallVec<[(i64, i64); 8]> = x
-        .sizes()
-        .iter()
-        .zip(x.strides())
-        .filter(|(size, _)| **size > 1)
-        .map(|(&size, &stride)| (stride.abs(), size))
-        .collect();
-    dims.sort_unstable();
-    let mut reach = 0;
-    for (stride, size) in dims {
-        if stride <= reach {
-            return true;
-        }
-        reach += stride * (size - 1);
-    }
-    false
 }

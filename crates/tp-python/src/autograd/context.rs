@@ -1,29 +1,59 @@
-//! `ctx`: what a setup function leaves for the backward function of the same call.
+//! `ctx`: what a setup function leaves for the backward function of the same call. A type made by hand: it takes part
+//! in cyclic collection with its attributes, and goes at once with the node that owns it. Its methods for people are
+//! in `context_methods`.
+//!
+//! # Invariants
+//! * State is touched with the interpreter lock held, and never borrowed across anything that may run Python code.
+//! * What is read back for a backward call belongs to that call: entries name the thread, the innermost comes last, so
+//!   that two threads, or a pass inside of a pass, over one graph do not see each other's.
 
+use super::context_methods as methods;
 use crate::error;
-use crate::hot::shell;
-use parking_lot::Mutex;
-use pyo3::exceptions::PyTypeError;
-use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyTuple};
-use tp_dispatch::{Error, Result};
+use crate::hot::ffi::{self as x, Obj};
+use crate::hot::heap_type::{HeapType, slot};
+use crate::hot::{queue, shell};
+use pyo3::ffi;
+use smallvec::SmallVec;
+use std::os::raw::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use tp_autograd::rule::BackwardCtx;
+use tp_dispatch::{Error, Result, state};
 use tp_tensor::Tensor;
 
-/// State of one differentiated call; any further attributes may be set on it.
-#[pyclass(frozen, dict, weakref, module = "tensorplay._native")]
+#[repr(C)]
 pub struct Context {
-    state: Mutex<State>,
+    head: ffi::PyObject,
+    dict: Obj,
+    weak: Obj,
+    state: State,
+}
+
+/// Where a context is in the life of its call.
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// The setup function may still save.
+    #[default]
+    Setup,
+    /// The tape has what was saved.
+    Recorded,
+    /// A backward pass gave it up.
+    Freed,
 }
 
 #[derive(Default)]
 pub struct State {
+    pub phase: Phase,
     /// Given to `save_for_backward`, until the tape takes them.
     pub to_save: Vec<Option<Tensor>>,
-    /// Read back for a backward call.
-    pub unpacked: Vec<Result<Option<Tensor>>>,
     pub not_differentiable: Vec<Tensor>,
+    pub dirty: Vec<Tensor>,
     pub no_materialize: bool,
     pub needs: Needs,
+    /// What the node is called in messages, and which argument each tensor is; given by `Function`.
+    pub label: Option<(Box<str>, Box<[u32]>)>,
+    /// Backward calls that are under way: the thread, and what they saved.
+    running: SmallVec<[(usize, *const BackwardCtx<'static>); 1]>,
 }
 
 /// Which inputs need a gradient.
@@ -32,119 +62,208 @@ pub enum Needs {
     #[default]
     Unknown,
     /// One bit per positional input, none of them a list; the tuple is made when it is asked for.
-    Bits {
-        bits: u64,
-        inputs: usize,
-    },
-    Object(Py<PyAny>),
+    Bits { bits: u64, inputs: usize },
+    /// An owned tuple.
+    Object(Obj),
 }
 
-impl Context {
-    pub fn new() -> Context {
-        Context { state: Mutex::new(State::default()) }
-    }
+static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(ptr::null_mut());
 
-    pub fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        f(&mut self.state.lock())
-    }
-}
-
-#[pymethods]
-impl Context {
-    /// Keeps tensors (or None) for backward. They are version-checked when read, and freed after backward.
-    #[pyo3(signature = (*tensors))]
-    fn save_for_backward(&self, tensors: &Bound<'_, PyTuple>) -> PyResult<()> {
-        let mut list = Vec::with_capacity(tensors.len());
-        for t in tensors.iter() {
-            if t.is_none() {
-                list.push(None);
-            } else {
-                list.push(Some(tensor(&t, "save_for_backward takes tensors or None")?));
-            }
-        }
-        let old = self.with(|s| std::mem::replace(&mut s.to_save, list));
-        drop(old);
-        Ok(())
-    }
-
-    /// The saved tensors, as a tuple. AutogradError when one of them was written to since, or after they were freed.
-    #[getter]
-    fn saved_tensors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let taken = self.with(|s| {
-            let failed = s.unpacked.iter().position(|r| r.is_err());
-            if let Some(i) = failed {
-                return Err(std::mem::replace(&mut s.unpacked[i], Ok(None)).err());
-            }
-            let from_setup = s.unpacked.is_empty();
-            Ok(if from_setup {
-                s.to_save.clone()
-            } else {
-                s.unpacked.iter().map(|r| r.as_ref().ok().and_then(Clone::clone)).collect()
-            })
-        });
-        let list = match taken {
-            Ok(list) => list,
-            Err(Some(e)) => return Err(error::to_py(py, e)),
-            Err(None) => {
-                return Err(error::to_py(py, Error::internal("TP9006", "a saved tensor is missing")));
-            }
-        };
-        let objects = list.iter().map(|t| object(py, t.as_ref()));
-        PyTuple::new(py, objects.collect::<PyResult<Vec<_>>>()?)
-    }
-
-    /// One bool per positional input, always of full length; a nested list for list inputs.
-    #[getter]
-    fn needs_input_grad<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.with(|s| match &s.needs {
-            Needs::Unknown => Ok(PyTuple::empty(py).into_any()),
-            Needs::Bits { bits, inputs } => {
-                Ok(PyTuple::new(py, (0..*inputs).map(|i| bits >> i & 1 == 1))?.into_any())
-            }
-            Needs::Object(tuple) => Ok(tuple.bind(py).clone()),
-        })
-    }
-
-    /// With False, gradients of unused outputs arrive as None instead of zeros.
-    fn set_materialize_grads(&self, value: bool) {
-        self.with(|s| s.no_materialize = !value);
-    }
-
-    /// Marks outputs that have no gradient.
-    #[pyo3(signature = (*outputs))]
-    fn mark_non_differentiable(&self, outputs: &Bound<'_, PyTuple>) -> PyResult<()> {
-        for t in outputs.iter() {
-            let t = tensor(&t, "mark_non_differentiable takes outputs of the op")?;
-            self.with(|s| s.not_differentiable.push(t));
-        }
-        Ok(())
-    }
-
-    fn __repr__(&self) -> String {
-        format!("<context of {} saved tensors>", self.with(|s| s.to_save.len().max(s.unpacked.len())))
-    }
-}
-
-fn tensor(obj: &Bound<'_, PyAny>, what: &str) -> PyResult<Tensor> {
-    // SAFETY: a live object.
+/// A new context.
+///
+/// # Safety
+/// Lock held, type initialised.
+pub unsafe fn new() -> Result<Obj> {
+    // SAFETY: a fresh object of our type; every field is written before it is tracked.
     unsafe {
-        if !shell::is_tensor(obj.as_ptr()) {
-            return Err(PyTypeError::new_err(format!("{what}, got {}", obj.get_type().name()?)));
+        let op = x::_PyObject_GC_New(TYPE.load(Ordering::Relaxed));
+        if op.is_null() {
+            return Err(error::fetch());
         }
-        Ok(shell::tensor_of(obj.as_ptr()).clone())
+        let this = op.cast::<Context>();
+        ptr::write(&raw mut (*this).dict, ptr::null_mut());
+        ptr::write(&raw mut (*this).weak, ptr::null_mut());
+        ptr::write(&raw mut (*this).state, State::default());
+        x::PyObject_GC_Track(op.cast());
+        Ok(op)
     }
 }
 
-/// The Python object of a tensor, or None.
-pub fn object<'py>(py: Python<'py>, t: Option<&Tensor>) -> PyResult<Bound<'py, PyAny>> {
-    match t {
-        // SAFETY: lock held.
-        Some(t) => unsafe { Bound::from_owned_ptr_or_err(py, shell::wrap_ref(t)) },
-        None => Ok(py.None().into_bound(py)),
+/// # Safety
+/// A live object.
+pub unsafe fn is_context(op: Obj) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { x::type_of(op) == TYPE.load(Ordering::Relaxed) }
+}
+
+/// Changes the state of a context; nothing in `change` may run Python code.
+///
+/// # Safety
+/// A live context, lock held.
+#[inline]
+pub unsafe fn with<R>(op: Obj, change: impl FnOnce(&mut State) -> R) -> R {
+    // SAFETY: the lock gives one thread access, and no other borrow is alive while `change` runs.
+    change(unsafe { &mut (*op.cast::<Context>()).state })
+}
+
+fn this_thread() -> usize {
+    state::with(|s| ptr::from_ref(s) as usize)
+}
+
+/// Makes what `call` saved readable on this thread, until `leave`.
+///
+/// # Safety
+/// A live context, lock held; `leave` follows before `call` goes.
+pub unsafe fn enter(op: Obj, call: &BackwardCtx<'_>) {
+    let entry = (this_thread(), ptr::from_ref(call).cast());
+    // SAFETY: the caller's promise.
+    unsafe { with(op, |s| s.running.push(entry)) }
+}
+
+/// # Safety
+/// As `enter`, which came before.
+pub unsafe fn leave(op: Obj, call: &BackwardCtx<'_>) {
+    let call: *const BackwardCtx<'static> = ptr::from_ref(call).cast();
+    // SAFETY: the caller's promise.
+    unsafe {
+        with(op, |s| {
+            if let Some(at) = s.running.iter().rposition(|(_, c)| ptr::eq(*c, call)) {
+                s.running.remove(at);
+            }
+        });
     }
 }
 
-/// A Python bool.
-pub fn boolean(py: Python<'_>, v: bool) -> Bound<'_, PyAny> {
-    PyBool::new(py, v).to_owned().into_any()
+/// The saved tensors, as whoever asks may see them: what the setup function gave, or what the backward call that is
+/// under way reads back, each checked for writes since.
+///
+/// # Safety
+/// A live context, lock held.
+pub unsafe fn saved(op: Obj) -> Result<Vec<Option<Tensor>>> {
+    let here = this_thread();
+    // SAFETY: lock held. An entry of this thread belongs to a call further down its stack, so that it outlives this
+    // one; that of another thread may end while Python code runs, so it is copied first.
+    unsafe {
+        let (own, any, phase) = with(op, |s| {
+            let own = s.running.iter().rev().find(|(thread, _)| *thread == here).map(|e| e.1);
+            (own, s.running.last().map(|e| e.1), s.phase)
+        });
+        match (own, any, phase) {
+            (Some(call), ..) => unpack(&*call),
+            (None, Some(call), _) => (*call).copied(|call| unpack(call)),
+            (None, None, Phase::Setup) => Ok(with(op, |s| s.to_save.clone())),
+            (None, None, phase) => Err(not_now(phase)),
+        }
+    }
+}
+
+fn unpack(call: &BackwardCtx<'_>) -> Result<Vec<Option<Tensor>>> {
+    (0..call.saved_count()).map(|k| call.saved_opt(k)).collect()
+}
+
+#[cold]
+fn not_now(phase: Phase) -> Error {
+    if phase == Phase::Freed {
+        return Error::autograd("TP3004", "the saved tensors were freed by the first backward pass")
+            .note("pass retain_graph=True to every backward pass but the last");
+    }
+    Error::autograd("TP3304", "the saved tensors are with the graph until backward runs")
+        .note("read ctx.saved_tensors inside of backward")
+}
+
+unsafe extern "C" fn dealloc(op: Obj) {
+    // SAFETY: last reference gone, lock held.
+    unsafe {
+        x::PyObject_GC_UnTrack(op.cast());
+        let this = op.cast::<Context>();
+        if !(*this).weak.is_null() {
+            ffi::PyObject_ClearWeakRefs(op);
+        }
+        ffi::Py_CLEAR(&raw mut (*this).dict);
+        ptr::drop_in_place(&raw mut (*this).state);
+        let ty = x::type_of(op);
+        x::PyObject_GC_Del(op.cast());
+        ffi::Py_DECREF(ty.cast());
+    }
+}
+
+unsafe extern "C" fn traverse(op: Obj, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
+    // SAFETY: called by the collector on a live object.
+    unsafe {
+        let this = op.cast::<Context>();
+        for owned in [x::type_of(op).cast(), (*this).dict] {
+            if !owned.is_null() {
+                let r = visit(owned, arg);
+                if r != 0 {
+                    return r;
+                }
+            }
+        }
+        0
+    }
+}
+
+unsafe extern "C" fn clear(op: Obj) -> c_int {
+    // SAFETY: called by the collector on a live object.
+    unsafe { ffi::Py_CLEAR(&raw mut (*op.cast::<Context>()).dict) };
+    0
+}
+
+unsafe extern "C" fn make(_: *mut ffi::PyTypeObject, _: Obj, _: Obj) -> Obj {
+    // SAFETY: called by CPython with the lock held.
+    crate::hot::ret::guard(|| unsafe { new() })
+}
+
+impl Drop for Needs {
+    fn drop(&mut self) {
+        if let Needs::Object(tuple) = *self {
+            queue::release(tuple);
+        }
+    }
+}
+
+/// Makes the type.
+///
+/// # Safety
+/// Lock held; called once at import.
+pub unsafe fn init_type() -> Obj {
+    let made = HeapType {
+        name: c"tensorplay._native.Context",
+        basicsize: size_of::<Context>(),
+        flags: 0,
+        offsets: &[
+            (c"__dictoffset__", std::mem::offset_of!(Context, dict)),
+            (c"__weaklistoffset__", std::mem::offset_of!(Context, weak)),
+        ],
+        slots: vec![
+            slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
+            slot(ffi::Py_tp_traverse, traverse as *mut c_void),
+            slot(ffi::Py_tp_clear, clear as *mut c_void),
+            slot(ffi::Py_tp_new, make as *mut c_void),
+            slot(ffi::Py_tp_repr, methods::repr as *mut c_void),
+            slot(ffi::Py_tp_doc, DOC.as_ptr().cast_mut().cast()),
+            slot(ffi::Py_tp_methods, methods::methods().cast()),
+            slot(ffi::Py_tp_getset, methods::attributes().cast()),
+        ],
+    };
+    // SAFETY: lock held; the functions above have their slots' types, the tables live for ever.
+    let ty = unsafe { made.create() };
+    TYPE.store(ty.cast(), Ordering::Release);
+    ty
+}
+
+const DOC: &std::ffi::CStr = c"State of one differentiated call; any further attributes may be set on it.";
+
+/// The tensor in `op`, or an error that says what was wanted.
+///
+/// # Safety
+/// A live object.
+pub unsafe fn tensor(op: Obj, what: &str) -> Result<Tensor> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if shell::is_tensor(op) {
+            return Ok(shell::tensor_of(op).clone());
+        }
+        Err(Error::argument("TP3305", format!("{what}, got {}", x::type_name(op))))
+    }
 }

@@ -1,8 +1,8 @@
 //! Python functions as gradient hooks.
 
-use super::context::object;
-use super::{TensorArg, raised};
-use crate::error::IntoPyResult;
+use super::returned::Owned;
+use super::{TensorArg, object, raised};
+use crate::error::{self, IntoPyResult};
 use crate::hot::shell;
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -12,12 +12,13 @@ use tp_dispatch::host::HostVisitor;
 use tp_dispatch::{Error, Result};
 use tp_tensor::Tensor;
 
-struct PyHook(Py<PyAny>);
+struct PyHook(Owned);
 
 impl GradHook for PyHook {
     fn call(&self, grad: &Tensor) -> Result<Option<Tensor>> {
         crate::error::attached(|py| {
-            let out = object(py, Some(grad)).and_then(|g| self.0.bind(py).call1((g,))).map_err(raised)?;
+            let out =
+                object(py, Some(grad)).and_then(|g| callable(py, &self.0).call1((g,))).map_err(raised)?;
             if out.is_none() {
                 return Ok(None);
             }
@@ -35,8 +36,13 @@ impl GradHook for PyHook {
     }
 
     fn trace(&self, visit: &mut HostVisitor<'_>) {
-        visit(self.0.as_ptr().cast());
+        visit(self.0.0.cast());
     }
+}
+
+fn callable<'py>(py: Python<'py>, owned: &Owned) -> Bound<'py, PyAny> {
+    // SAFETY: a live object while it is owned.
+    unsafe { Bound::from_borrowed_ptr(py, owned.0) }
 }
 
 /// Takes a hook away again.
@@ -58,8 +64,13 @@ impl HookHandle {
 
 /// Calls `hook(grad)` whenever a gradient of `t` is computed; a tensor it returns replaces the gradient.
 #[pyfunction]
-fn register_hook(py: Python<'_>, t: TensorArg, hook: Py<PyAny>) -> PyResult<HookHandle> {
-    let (node, id) = tp_autograd::meta::register_hook(&t.0, Arc::new(PyHook(hook))).py(py)?;
+fn register_hook(py: Python<'_>, t: TensorArg, hook: &Bound<'_, PyAny>) -> PyResult<HookHandle> {
+    if !hook.is_callable() {
+        let message = format!("a hook must be callable, got {}", hook.get_type().name()?);
+        return Err(error::to_py(py, Error::argument("TP3306", message)));
+    }
+    let hook = Arc::new(PyHook(Owned(hook.clone().into_ptr())));
+    let (node, id) = tp_autograd::meta::register_hook(&t.0, hook).py(py)?;
     Ok(HookHandle { node, id })
 }
 

@@ -1,21 +1,57 @@
 //! Differentiation from Python: registering rules, running backward, and what a tensor says about its history.
 
 mod context;
+mod context_methods;
 mod hooks;
+mod packing;
+mod returned;
 mod rule;
 
 use crate::error::{self, IntoPyResult};
 use crate::hot::shell;
 use crate::ops::copy;
-use context::object;
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use std::sync::Arc;
 use tp_autograd::GradOptions;
-use tp_dispatch::{GradSpec, Registry, Result};
+use tp_dispatch::{Error, GradSpec, OpDef, OpHandle, Registry, Result};
 use tp_tensor::Tensor;
 
-pub use context::Context;
+/// A backward rule that can be taken back.
+#[pyclass(frozen, module = "tensorplay._native")]
+struct GradRegistration {
+    op: OpHandle,
+    before: GradSpec,
+    own: GradSpec,
+}
+
+#[pymethods]
+impl GradRegistration {
+    /// Puts the rule before in its place again; nothing happens where another one has come since.
+    fn undo(&self, py: Python<'_>) -> PyResult<()> {
+        let put_back = |d: &OpDef| {
+            let grad = if is_same(&d.grad, &self.own) { &self.before } else { &d.grad };
+            copy(d, None, Some(grad.clone()))
+        };
+        match self.op.def() {
+            Some(_) => Registry::global().redefine(self.op, put_back).py(py),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_same(a: &GradSpec, b: &GradSpec) -> bool {
+    match (a, b) {
+        (GradSpec::Custom(a), GradSpec::Custom(b)) => Arc::ptr_eq(a, b),
+        (GradSpec::NotDifferentiable(a), GradSpec::NotDifferentiable(b)) => std::ptr::eq(*a, *b),
+        _ => false,
+    }
+}
+
+fn register_spec(py: Python<'_>, op: OpHandle, spec: GradSpec) -> PyResult<GradRegistration> {
+    let before = op.def().map(|d| d.grad.clone()).unwrap_or_default();
+    Registry::global().redefine(op, |d| copy(d, None, Some(spec.clone()))).py(py)?;
+    Ok(GradRegistration { op, before, own: spec })
+}
 
 /// Registers a backward rule for `name`: `backward(ctx, *grads)`, and `setup_context(ctx, inputs, output)`.
 #[pyfunction]
@@ -25,20 +61,20 @@ fn register_autograd(
     name: &str,
     backward: &Bound<'_, PyAny>,
     setup_context: Option<&Bound<'_, PyAny>>,
-) -> PyResult<()> {
+) -> PyResult<GradRegistration> {
     let op = Registry::global().lookup(name).py(py)?;
-    let Some(def) = op.def() else { return Ok(()) };
+    let Some(def) = op.def() else {
+        return Err(error::to_py(py, Error::registration("TP1305", format!("{name} was unregistered"))));
+    };
     let rule = rule::PyRule::new(op.name(), &def.schema, backward, setup_context);
-    let spec = tp_autograd::custom_spec(Arc::new(rule));
-    Registry::global().redefine(op, |d| copy(d, None, Some(spec))).py(py)
+    register_spec(py, op, tp_autograd::custom_spec(Arc::new(rule)))
 }
 
 /// Declares that `name` has no gradient: its outputs never require one.
 #[pyfunction]
-fn register_autograd_none(py: Python<'_>, name: &str) -> PyResult<()> {
+fn register_autograd_none(py: Python<'_>, name: &str) -> PyResult<GradRegistration> {
     let op = Registry::global().lookup(name).py(py)?;
-    let spec = GradSpec::NotDifferentiable("declared by its author");
-    Registry::global().redefine(op, |d| copy(d, None, Some(spec))).py(py)
+    register_spec(py, op, GradSpec::NotDifferentiable("declared by its author"))
 }
 
 /// A tensor argument of a PyO3 function.
@@ -53,7 +89,8 @@ impl<'py> FromPyObject<'_, 'py> for TensorArg {
                 return Ok(TensorArg(shell::tensor_of(obj.as_ptr()).clone()));
             }
         }
-        Err(PyTypeError::new_err(format!("expected a Tensor, got {}", obj.get_type().name()?)))
+        let message = format!("expected a Tensor, got {}", obj.get_type().name()?);
+        Err(error::to_py(obj.py(), Error::argument("TP3305", message)))
     }
 }
 
@@ -69,23 +106,36 @@ fn options(retain_graph: Option<bool>, create_graph: bool, allow_unused: bool) -
     GradOptions { retain_graph, create_graph, allow_unused }
 }
 
-/// Runs backward from `outputs` and adds to the `.grad` of every leaf reached.
+/// Runs backward from `outputs` and adds to the `.grad` of every leaf reached, or of `inputs` alone.
 #[pyfunction]
-#[pyo3(signature = (outputs, gradients, retain_graph, create_graph))]
+#[pyo3(signature = (outputs, gradients, retain_graph, create_graph, inputs=None))]
 fn backward(
     py: Python<'_>,
     outputs: Vec<TensorArg>,
     gradients: Vec<Option<TensorArg>>,
     retain_graph: Option<bool>,
     create_graph: bool,
+    inputs: Option<Vec<TensorArg>>,
 ) -> PyResult<()> {
     tp_autograd::backward(
         &tensors(outputs),
         &optional(gradients),
         options(retain_graph, create_graph, true),
-        &[],
+        &tensors(inputs.unwrap_or_default()),
     )
     .py(py)
+}
+
+/// Whether two tensors are over the same storage.
+#[pyfunction]
+fn shares_storage(a: TensorArg, b: TensorArg) -> bool {
+    a.0.shares_storage(&b.0)
+}
+
+/// Gives `t`, which a Function wrote to, the history of `made`, which its forward returned in its place.
+#[pyfunction]
+fn adopt_history(py: Python<'_>, t: TensorArg, made: TensorArg) -> PyResult<()> {
+    tp_autograd::adopt(&t.0, &made.0).py(py)
 }
 
 /// Gradients of `outputs` with respect to `inputs`, one per input; None where `allow_unused` permits it.
@@ -172,12 +222,13 @@ pub fn backward_one(
     gradient: Option<Tensor>,
     retain_graph: Option<bool>,
     create_graph: bool,
+    inputs: &[Tensor],
 ) -> Result<()> {
     tp_autograd::backward(
         std::slice::from_ref(t),
         &[gradient],
         options(retain_graph, create_graph, true),
-        &[],
+        inputs,
     )
 }
 
@@ -202,8 +253,8 @@ impl AnomalyMode {
         AnomalyMode(None)
     }
 
-    fn enter(&mut self) {
-        self.0 = Some(tp_autograd::anomaly::DetectAnomaly::enter());
+    fn enter(&mut self, check_nan: bool) {
+        self.0 = Some(tp_autograd::anomaly::DetectAnomaly::enter(check_nan));
     }
 
     fn leave(&mut self) {
@@ -212,10 +263,14 @@ impl AnomalyMode {
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    m.add_class::<Context>()?;
+    // SAFETY: the type is made once, at import, with the lock held.
+    m.add("Context", unsafe { Bound::from_owned_ptr_or_err(m.py(), context::init_type())? })?;
     m.add_class::<PyNode>()?;
     m.add_class::<AnomalyMode>()?;
     hooks::register(m)?;
+    packing::register(m)?;
+    m.add_function(wrap_pyfunction!(shares_storage, m)?)?;
+    m.add_function(wrap_pyfunction!(adopt_history, m)?)?;
     m.add_function(wrap_pyfunction!(register_autograd, m)?)?;
     m.add_function(wrap_pyfunction!(register_autograd_none, m)?)?;
     m.add_function(wrap_pyfunction!(backward, m)?)?;
@@ -227,6 +282,15 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// Our error for whatever a Python callback raised.
-pub(crate) fn raised(e: PyErr) -> tp_dispatch::Error {
+pub(crate) fn raised(e: PyErr) -> Error {
     error::from_py(e)
+}
+
+/// The Python object of a tensor, or None.
+pub fn object<'py>(py: Python<'py>, t: Option<&Tensor>) -> PyResult<Bound<'py, PyAny>> {
+    match t {
+        // SAFETY: lock held.
+        Some(t) => unsafe { Bound::from_owned_ptr_or_err(py, shell::wrap_ref(t)) },
+        None => Ok(py.None().into_bound(py)),
+    }
 }

@@ -1,31 +1,47 @@
 //! A differentiation rule written in Python: `setup_context` when a call is recorded, `backward` when its gradients
 //! are asked for.
 
-use super::context::{Context, Needs, boolean, object};
+use super::context::{self, Needs, Phase};
+use super::object;
+use super::returned::{Marked, Owned};
 use crate::error;
 use crate::hot::ffi::{self as x, Obj};
-use crate::hot::{convert, queue, shell};
+use crate::hot::{convert, queue};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 use pyo3::{IntoPyObjectExt, ffi};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
-use tp_autograd::rule::{BackwardCtx, Gradients, VjpRule, wrong_count};
-use tp_autograd::tape::Saver;
+use tp_autograd::rule::{BackwardCtx, Gradients, VjpRule};
+use tp_autograd::tape::{Edge, Saver};
 use tp_dispatch::host::{HostObject, HostVisitor};
 use tp_dispatch::{Arg, Call, Error, Result, Schema, Value};
 use tp_tensor::Tensor;
 
 pub struct PyRule {
-    op: String,
+    pub(super) op: String,
     backward: Obj,
     setup: Obj,
-    /// One entry per positional argument: its name, and whether it is a list.
-    inputs: Vec<(String, bool)>,
+    pub(super) inputs: Vec<Input>,
     keyword_only: Vec<String>,
     /// One entry per return: true for lists.
     returns: Vec<Return>,
+}
+
+/// One positional argument.
+pub(super) struct Input {
+    pub name: String,
+    pub kind: Kind,
+    /// For messages.
+    pub type_text: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Tensor,
+    List,
+    Other,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,7 +56,9 @@ unsafe impl Send for PyRule {}
 // SAFETY: as above.
 unsafe impl Sync for PyRule {}
 
-const NO_MATERIALIZE: u64 = 1;
+pub(super) const NO_MATERIALIZE: u64 = 1;
+/// Bits of a node above the first: which of the first arguments can have a gradient at all.
+const MASKED: usize = 63;
 
 impl PyRule {
     pub fn new(
@@ -52,11 +70,20 @@ impl PyRule {
         let (positional, keyword) = schema.arguments().split_at(schema.positional_count());
         // SAFETY: live callables, lock held.
         let own = |f: &Bound<'_, PyAny>| unsafe { ffi::Py_NewRef(f.as_ptr()) };
+        let input = |a: &tp_dispatch::schema::Argument| Input {
+            name: a.name().to_string(),
+            kind: match return_kind(a.ty()) {
+                Return::Tensor => Kind::Tensor,
+                Return::List => Kind::List,
+                Return::Other => Kind::Other,
+            },
+            type_text: a.ty().to_string(),
+        };
         PyRule {
             op: op.to_string(),
             backward: own(backward),
             setup: setup.map_or(std::ptr::null_mut(), own),
-            inputs: positional.iter().map(|a| (a.name().to_string(), a.ty().as_list().is_some())).collect(),
+            inputs: positional.iter().map(input).collect(),
             keyword_only: keyword.iter().map(|a| a.name().to_string()).collect(),
             returns: schema.returns().iter().map(|r| return_kind(r.ty())).collect(),
         }
@@ -69,38 +96,43 @@ impl PyRule {
         rets: &[Value],
         saver: &mut Saver<'_>,
     ) -> Result<()> {
-        let ctx = Bound::new(py, Context::new()).map_err(error::from_py)?;
-        let needs = self.needs_tuple(py, call.args, &|a| saver.needs(a), &|a, i| saver.needs_item(a, i));
-        ctx.get().with(|s| s.needs = needs.map_or(Needs::Unknown, |t| Needs::Object(t.into_any().unbind())));
-        self.call_setup(py, &ctx, call, rets).map_err(error::from_py)?;
-        let (tensors, plain, skip) = ctx.get().with(|s| {
-            (std::mem::take(&mut s.to_save), s.no_materialize, std::mem::take(&mut s.not_differentiable))
-        });
-        for t in tensors {
-            save(saver, t.as_ref(), rets);
-        }
-        if plain {
-            saver.set_bits(NO_MATERIALIZE);
-        }
-        for t in skip {
-            if let Some(nr) = output_index(rets, &t) {
-                saver.mark_non_differentiable(nr);
+        // SAFETY: lock held; the context is owned until the node has it.
+        unsafe {
+            let mut ctx = Owned(context::new()?);
+            let needs = self.needs(py, call, saver.edges());
+            context::with(ctx.0, |s| s.needs = needs);
+            let answer = self.call_setup(py, ctx.0, call, rets).map_err(error::from_py)?;
+            // `Function` has a context of its own, made before forward ran.
+            if context::is_context(answer.as_ptr()) {
+                ctx = Owned(answer.into_ptr());
             }
+            let marked = context::with(ctx.0, |s| {
+                s.phase = Phase::Recorded;
+                Marked {
+                    save: std::mem::take(&mut s.to_save),
+                    plain: std::mem::take(&mut s.not_differentiable),
+                    dirty: !std::mem::take(&mut s.dirty).is_empty(),
+                    no_materialize: s.no_materialize,
+                    label: s.label.take(),
+                }
+            });
+            marked.store(&self.op, rets, saver)?;
+            saver.set_payload(Arc::new(Payload(ctx)));
         }
-        saver.set_payload(Arc::new(Payload(ctx.unbind())));
         Ok(())
     }
 
-    fn call_setup(
+    fn call_setup<'py>(
         &self,
-        py: Python<'_>,
-        ctx: &Bound<'_, Context>,
+        py: Python<'py>,
+        ctx: Obj,
         call: &Call<'_>,
         rets: &[Value],
-    ) -> PyResult<()> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         let n = self.inputs.len();
         let kwargs = PyDict::new(py);
-        kwargs.set_item("ctx", ctx)?;
+        // SAFETY: a live object.
+        kwargs.set_item("ctx", unsafe { Bound::from_borrowed_ptr(py, ctx) })?;
         kwargs.set_item(
             "inputs",
             PyTuple::new(py, (0..n).map(|i| argument(py, call, i)).collect::<PyResult<Vec<_>>>()?)?,
@@ -115,22 +147,80 @@ impl PyRule {
         }
         // SAFETY: a live callable.
         let setup = unsafe { Bound::from_borrowed_ptr(py, self.setup) };
-        setup.call((), Some(&kwargs)).map(drop)
+        setup.call((), Some(&kwargs))
     }
 
-    fn needs_tuple<'py>(
-        &self,
-        py: Python<'py>,
-        args: &[Arg<'_>],
-        needs: &dyn Fn(usize) -> bool,
-        item: &dyn Fn(usize, usize) -> bool,
-    ) -> PyResult<Bound<'py, PyTuple>> {
-        let one = |i: usize| match args.get(i) {
-            Some(Arg::Tensors(ts)) => Ok(PyList::new(py, (0..ts.len()).map(|k| item(i, k)))?.into_any()),
-            Some(Arg::OptTensors(ts)) => Ok(PyList::new(py, (0..ts.len()).map(|k| item(i, k)))?.into_any()),
-            _ => Ok(boolean(py, needs(i))),
+    /// One bool per positional input; for a list one of its own length.
+    fn needs(&self, py: Python<'_>, call: &Call<'_>, edges: &[Edge]) -> Needs {
+        let length = |i: usize| match call.args.get(i) {
+            Some(Arg::Tensors(ts)) => Some(ts.len()),
+            Some(Arg::OptTensors(ts)) => Some(ts.len()),
+            _ => None,
         };
-        PyTuple::new(py, (0..self.inputs.len()).map(one).collect::<PyResult<Vec<_>>>()?)
+        self.needs_of(py, edges, &length)
+    }
+
+    fn needs_of(&self, py: Python<'_>, edges: &[Edge], length: &dyn Fn(usize) -> Option<usize>) -> Needs {
+        let inputs = self.inputs.len();
+        if inputs <= 64 && !self.has_lists() {
+            let bits = edges.iter().fold(0u64, |bits, e| bits | 1 << (e.arg() & 63));
+            return Needs::Bits { bits, inputs };
+        }
+        let needs = |i: usize| edges.iter().any(|e| e.arg() == i);
+        let item = |i: usize, k: usize| edges.iter().any(|e| e.arg() == i && e.index() == k);
+        let one = |i: usize| match length(i) {
+            Some(n) => PyList::new(py, (0..n).map(|k| item(i, k)))
+                .map_or_else(|_| py.None().into_bound(py), Bound::into_any),
+            None => boolean(py, needs(i)),
+        };
+        let tuple = PyTuple::new(py, (0..inputs).map(one));
+        tuple.map_or(Needs::Unknown, |t| Needs::Object(t.into_any().into_ptr()))
+    }
+
+    fn has_lists(&self) -> bool {
+        self.inputs.iter().any(|i| i.kind == Kind::List)
+    }
+
+    /// Keeps which arguments can have a gradient: floating tensors that are there; for a list, which of its items.
+    fn keep_kinds(&self, call: &Call<'_>, saver: &mut Saver<'_>) {
+        let can = |i: usize| matches!(call.args.get(i), Some(Arg::Tensor(t)) if t.dtype().is_float());
+        let masked = self.inputs.len().min(MASKED);
+        saver.set_bits((0..masked).fold(0, |bits, i| bits | u64::from(can(i)) << (i + 1)));
+        if self.inputs.len() > MASKED {
+            saver.value(Value::Bools((MASKED..self.inputs.len()).map(can).collect()));
+        }
+        for (i, _) in self.inputs.iter().enumerate().filter(|(_, input)| input.kind == Kind::List) {
+            saver.value(match call.args.get(i) {
+                Some(Arg::Tensors(ts)) => Value::Bools(ts.iter().map(|t| t.dtype().is_float()).collect()),
+                Some(Arg::OptTensors(ts)) => Value::Bools(
+                    ts.iter().map(|t| t.as_ref().is_some_and(|t| t.dtype().is_float())).collect(),
+                ),
+                _ => Value::None,
+            });
+        }
+    }
+
+    /// Where the kept kinds of arguments begin among a node's values.
+    fn kinds_at(&self) -> usize {
+        self.returns.iter().filter(|r| **r == Return::List).count()
+    }
+
+    /// Whether argument `i` was a floating tensor.
+    pub(super) fn can_have(&self, ctx: &BackwardCtx<'_>, i: usize) -> bool {
+        if i < MASKED {
+            return ctx.bits() >> (i + 1) & 1 == 1;
+        }
+        matches!(ctx.value(self.kinds_at()), Value::Bools(all) if all.get(i - MASKED) == Some(&true))
+    }
+
+    /// Which items of the list argument `i` were floating tensors; None where there was no list.
+    pub(super) fn list_kinds<'a>(&self, ctx: &BackwardCtx<'a>, i: usize) -> Option<&'a [bool]> {
+        let before = self.inputs[..i].iter().filter(|input| input.kind == Kind::List).count();
+        let wide = usize::from(self.inputs.len() > MASKED);
+        match ctx.value(self.kinds_at() + wide + before) {
+            Value::Bools(items) => Some(items),
+            _ => None,
+        }
     }
 
     /// Gradients of the outputs as the rule gets them: zeros for outputs nobody used, unless it asked for None.
@@ -169,71 +259,6 @@ impl PyRule {
         }
         Ok(out)
     }
-
-    /// What the rule returned, into the places of the inputs.
-    fn store(&self, result: &Bound<'_, PyAny>, ctx: &BackwardCtx<'_>, out: &mut Gradients<'_>) -> Result<()> {
-        let n = self.inputs.len();
-        let items: SmallVec<[Bound<'_, PyAny>; 2]> = match result.cast::<PyTuple>() {
-            Ok(t) => t.iter().collect(),
-            Err(_) if result.is_instance_of::<PyList>() && !(n == 1 && self.inputs[0].1) => {
-                return Err(
-                    Error::contract("TP3230", "backward must return a tuple, got a list").with_op(&self.op)
-                );
-            }
-            Err(_) => smallvec![result.clone()],
-        };
-        if items.len() != n {
-            return Err(wrong_count(&self.op, n, items.len()));
-        }
-        for (i, (item, (name, is_list))) in items.iter().zip(&self.inputs).enumerate() {
-            if item.is_none() {
-                continue;
-            }
-            if *is_list {
-                self.store_list(i, name, item, ctx, out)?;
-            } else {
-                out.set(i, self.gradient(name, item)?);
-            }
-        }
-        Ok(())
-    }
-
-    fn store_list(
-        &self,
-        i: usize,
-        name: &str,
-        item: &Bound<'_, PyAny>,
-        ctx: &BackwardCtx<'_>,
-        out: &mut Gradients<'_>,
-    ) -> Result<()> {
-        let wrong = |got: String| {
-            let message = format!("the gradient of '{name}' must be a list like the input, got {got}");
-            Error::contract("TP3231", message).with_op(&self.op)
-        };
-        let Ok(list) = item.cast::<PyList>() else { return Err(wrong(item.get_type().to_string())) };
-        let highest = ctx.edges().iter().filter(|e| e.arg() == i).map(|e| e.index() + 1).max().unwrap_or(0);
-        if list.len() < highest {
-            return Err(wrong(format!("{} elements", list.len())));
-        }
-        for (k, g) in list.iter().enumerate() {
-            if !g.is_none() {
-                out.set_item(i, k, self.gradient(name, &g)?);
-            }
-        }
-        Ok(())
-    }
-
-    fn gradient(&self, name: &str, item: &Bound<'_, PyAny>) -> Result<Tensor> {
-        // SAFETY: a live object.
-        unsafe {
-            if shell::is_tensor(item.as_ptr()) {
-                return Ok(shell::tensor_of(item.as_ptr()).clone());
-            }
-        }
-        let got = item.get_type().name().map_or_else(|_| "object".to_string(), |n| n.to_string());
-        let message = format!("the gradient of '{name}' must be a Tensor or None, got {got}");
-        Err(Error::contract("TP3232", message).with_op(&self.op))
-    }
 }
 
 fn return_kind(ty: &tp_dispatch::schema::ArgType) -> Return {
@@ -257,6 +282,7 @@ impl VjpRule for PyRule {
                 saver.int(ts.len() as i64);
             }
         }
+        self.keep_kinds(call, saver);
         if self.setup.is_null() {
             return Ok(());
         }
@@ -267,34 +293,32 @@ impl VjpRule for PyRule {
         &self,
         ctx: &BackwardCtx<'_>,
         grads: &[Option<Tensor>],
-        out: &mut Gradients<'_>,
+        gradients_out: &mut Gradients<'_>,
     ) -> Result<()> {
         error::attached(|py| {
             let payload = ctx.payload();
             let held = payload.as_ref().and_then(|p| p.as_any().downcast_ref::<Payload>());
-            let object = match held {
-                Some(p) => p.0.bind(py).clone(),
-                None => Bound::new(py, Context::new()).map_err(error::from_py)?,
-            };
-            let unpacked = (0..ctx.saved_count()).map(|k| ctx.saved_opt(k)).collect();
-            let needs = self.needs_of(py, ctx);
-            object.get().with(|s| {
-                s.unpacked = unpacked;
-                s.needs = needs;
-            });
-            let grads = self.gradients(py, ctx, grads)?;
-            let mut args: SmallVec<[Obj; 4]> = SmallVec::new();
-            args.push(object.as_ptr());
-            args.extend(grads.iter().map(|g| g.as_ptr()));
-            // SAFETY: a live callable and live arguments.
-            let result = unsafe {
+            // SAFETY: lock held; a live callable and live arguments; what is entered is left before `ctx` goes.
+            unsafe {
+                let object = Owned(match held {
+                    Some(p) => ffi::Py_NewRef(p.0.0),
+                    None => self.bare_context(py, ctx)?,
+                });
+                let grads = self.gradients(py, ctx, grads)?;
+                let mut args: SmallVec<[Obj; 4]> = SmallVec::new();
+                args.push(object.0);
+                args.extend(grads.iter().map(|g| g.as_ptr()));
+                context::enter(object.0, ctx);
                 let out =
                     x::PyObject_Vectorcall(self.backward, args.as_ptr(), args.len(), std::ptr::null_mut());
-                Bound::from_owned_ptr_or_err(py, out)
-            };
-            let gone = object.get().with(|s| std::mem::take(&mut s.unpacked));
-            drop(gone);
-            self.store(&result.map_err(error::from_py)?, ctx, out)
+                context::leave(object.0, ctx);
+                let result = Bound::from_owned_ptr_or_err(py, out).map_err(error::from_py)?;
+                self.store(&result, ctx, gradients_out)?;
+                if ctx.is_last() {
+                    context::with(object.0, |s| s.phase = Phase::Freed);
+                }
+                Ok(())
+            }
         })
     }
 
@@ -315,22 +339,21 @@ impl VjpRule for PyRule {
 }
 
 impl PyRule {
-    fn needs_of(&self, py: Python<'_>, ctx: &BackwardCtx<'_>) -> Needs {
-        let inputs = self.inputs.len();
-        if inputs <= 64 && !self.inputs.iter().any(|(_, is_list)| *is_list) {
-            let bits = ctx.edges().iter().fold(0u64, |bits, e| bits | 1 << (e.arg() & 63));
-            return Needs::Bits { bits, inputs };
+    /// A context for a rule that has no setup function.
+    unsafe fn bare_context(&self, py: Python<'_>, ctx: &BackwardCtx<'_>) -> Result<Obj> {
+        let needs = self.needs_of(py, ctx.edges(), &|i| match self.inputs[i].kind {
+            Kind::List => self.list_kinds(ctx, i).map(<[bool]>::len),
+            _ => None,
+        });
+        // SAFETY: lock held; a fresh context.
+        unsafe {
+            let object = context::new()?;
+            context::with(object, |s| {
+                s.needs = needs;
+                s.phase = Phase::Recorded;
+            });
+            Ok(object)
         }
-        let one = |i: usize| {
-            if !self.inputs[i].1 {
-                return boolean(py, ctx.needs(i));
-            }
-            let n = ctx.edges().iter().filter(|e| e.arg() == i).map(|e| e.index() + 1).max().unwrap_or(0);
-            let list = PyList::new(py, (0..n).map(|k| ctx.needs_item(i, k)));
-            list.map_or_else(|_| py.None().into_bound(py), Bound::into_any)
-        };
-        let tuple = PyTuple::new(py, (0..inputs).map(one));
-        tuple.map_or(Needs::Unknown, |t| Needs::Object(t.into_any().unbind()))
     }
 }
 
@@ -342,41 +365,16 @@ impl Drop for PyRule {
 }
 
 /// The context, as the node keeps it.
-struct Payload(Py<Context>);
+struct Payload(Owned);
 
 impl HostObject for Payload {
     fn trace(&self, visit: &mut HostVisitor<'_>) {
-        visit(self.0.as_ptr().cast());
+        visit(self.0.0.cast());
     }
     fn clear(&self) {}
     fn as_any(&self) -> &dyn Any {
         self
     }
-}
-
-fn save(saver: &mut Saver<'_>, t: Option<&Tensor>, rets: &[Value]) {
-    match t {
-        None => saver.none(),
-        Some(t) => match output_index(rets, t) {
-            Some(nr) => saver.output(t, nr),
-            None => saver.input(t),
-        },
-    }
-}
-
-/// Which output a tensor is, counting every tensor the call returned.
-fn output_index(rets: &[Value], t: &Tensor) -> Option<usize> {
-    let mut nr = 0;
-    let mut found = None;
-    for value in rets {
-        value.for_each_tensor(|out| {
-            if found.is_none() && out.same(t) {
-                found = Some(nr);
-            }
-            nr += 1;
-        });
-    }
-    found
 }
 
 /// Positional or keyword-only argument `i` as the caller's own object where there is one.
@@ -399,6 +397,10 @@ fn outputs<'py>(py: Python<'py>, rets: &[Value]) -> PyResult<Bound<'py, PyAny>> 
         [v] => one(v),
         many => Ok(PyTuple::new(py, many.iter().map(one).collect::<PyResult<Vec<_>>>()?)?.into_any()),
     }
+}
+
+fn boolean(py: Python<'_>, v: bool) -> Bound<'_, PyAny> {
+    PyBool::new(py, v).to_owned().into_any()
 }
 
 fn zeros(spec: &tp_autograd::tape::Spec) -> Result<Tensor> {

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tp_dispatch::host::HostVisitor;
 use tp_dispatch::kernel::{Call, KernelObject};
 use tp_dispatch::schema::{ArgType, Return};
-use tp_dispatch::state::KeyGuard;
+use tp_dispatch::state::in_foreign_kernel;
 use tp_dispatch::{Error, Result, Rets, Schema, Value, check, push_tensor};
 use tp_tensor::Tensor;
 
@@ -56,10 +56,10 @@ impl PyKernel {
     /// Lock held.
     #[inline(always)]
     unsafe fn run(&self, call: &Call<'_>, objects: *const Obj, rets: &mut Rets) -> Result<()> {
-        let guard = KeyGuard::foreign_kernel();
         // SAFETY: one object per schema argument, positional ones first.
-        let out = unsafe { x::PyObject_Vectorcall(self.func, objects, self.positional, self.kwnames) };
-        drop(guard);
+        let out = in_foreign_kernel(call.args, || unsafe {
+            x::PyObject_Vectorcall(self.func, objects, self.positional, self.kwnames)
+        });
         if out.is_null() {
             return Err(error::fetch());
         }

@@ -48,6 +48,8 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
         file::load,
         file::load_metadata,
         values::manual_seed,
+        values::rng_state,
+        values::set_rng_state,
     );
     Ok(())
 }

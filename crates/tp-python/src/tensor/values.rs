@@ -83,3 +83,15 @@ pub fn manual_seed(seed: u64) -> PyResult<()> {
         Ok(())
     })
 }
+
+/// Seed and position of the generator: what `set_rng_state` needs to go on from here.
+#[pyfunction]
+pub fn rng_state() -> (u64, u64) {
+    tp_kernels::random::get_state()
+}
+
+/// Puts the generator where `rng_state` found it.
+#[pyfunction]
+pub fn set_rng_state(state: (u64, u64)) {
+    tp_kernels::random::set_state(state.0, state.1);
+}

@@ -4,7 +4,7 @@ use super::{new_ref, this};
 use crate::autograd;
 use crate::error;
 use crate::hot::ffi::{self as x, Obj};
-use crate::hot::{ret, shell};
+use crate::hot::{convert, ret, shell};
 use pyo3::ffi;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
@@ -71,18 +71,36 @@ unsafe fn optional<'a>(obj: Obj, name: &str) -> Result<Option<&'a Tensor>> {
     }
 }
 
-const BACKWARD: [&str; 3] = ["gradient", "retain_graph", "create_graph"];
+/// A tensor, a list of tensors, or None.
+#[cold]
+unsafe fn tensors(obj: Obj, name: &str) -> Result<Vec<Tensor>> {
+    // SAFETY: live objects.
+    unsafe {
+        if obj == ffi::Py_None() {
+            return Ok(Vec::new());
+        }
+        let items =
+            if shell::is_tensor(obj) { vec![obj] } else { convert::sequence(obj).unwrap_or_default() };
+        if items.is_empty() || !items.iter().all(|&t| shell::is_tensor(t)) {
+            let message = format!("'{name}' must be a Tensor or a list of tensors with at least one");
+            return Err(Error::argument("TP1016", message));
+        }
+        Ok(items.into_iter().map(|t| shell::tensor_of(t).clone()).collect())
+    }
+}
 
-/// `backward(gradient=None, retain_graph=None, create_graph=False)`.
+const BACKWARD: [&str; 4] = ["gradient", "retain_graph", "create_graph", "inputs"];
+
+/// `backward(gradient=None, retain_graph=None, create_graph=False, inputs=None)`.
 unsafe extern "C" fn backward(op: Obj, args: *const Obj, nargs: isize, kwnames: Obj) -> Obj {
     // SAFETY: the fastcall convention.
     ret::guard(|| unsafe {
-        let mut given: [Obj; 3] = [ptr::null_mut(); 3];
+        let mut given: [Obj; 4] = [ptr::null_mut(); 4];
         let nargs = nargs as usize;
         if nargs > given.len() {
             return Err(Error::argument(
                 "TP1005",
-                format!("backward takes at most 3 arguments, got {nargs}"),
+                format!("backward takes at most 4 arguments, got {nargs}"),
             ));
         }
         for (i, slot) in given.iter_mut().enumerate().take(nargs) {
@@ -101,7 +119,8 @@ unsafe extern "C" fn backward(op: Obj, args: *const Obj, nargs: isize, kwnames: 
         let retain =
             if given[1].is_null() || given[1] == ffi::Py_None() { None } else { Some(truth(given[1])?) };
         let create = !given[2].is_null() && truth(given[2])?;
-        autograd::backward_one(this(op), gradient, retain, create)?;
+        let inputs = if given[3].is_null() { Vec::new() } else { tensors(given[3], "inputs")? };
+        autograd::backward_one(this(op), gradient, retain, create, &inputs)?;
         Ok(new_ref(ffi::Py_None()))
     })
 }
@@ -158,7 +177,7 @@ pub fn methods() -> Vec<ffi::PyMethodDef> {
         entry(
             c"backward",
             backward,
-            c"backward(gradient=None, retain_graph=None, create_graph=False)\n--\n\nAdds the gradients of this tensor to the .grad of every leaf it was computed from.",
+            c"backward(gradient=None, retain_graph=None, create_graph=False, inputs=None)\n--\n\nAdds the gradients of this tensor to the .grad of every leaf it was computed from, or of `inputs` alone.",
         ),
         entry(c"requires_grad_", requires_grad_, c"requires_grad_(requires_grad=True)\n--\n\nSets requires_grad and returns the tensor."),
     ]

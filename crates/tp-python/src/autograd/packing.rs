@@ -1,0 +1,108 @@
+//! Python functions that keep saved tensors elsewhere: one packs a tensor when it is saved, one gives it back when
+//! backward asks for it.
+
+use super::returned::Owned;
+use super::{object, raised};
+use crate::error;
+use crate::hot::shell;
+use pyo3::prelude::*;
+use std::any::Any;
+use std::sync::Arc;
+use tp_autograd::{SavedHooks, SavedTensorsHooks};
+use tp_dispatch::host::{HostObject, HostVisitor};
+use tp_dispatch::{Error, Result, Value};
+use tp_tensor::Tensor;
+
+struct PyHooks {
+    pack: Owned,
+    unpack: Owned,
+}
+
+/// What `pack` returned.
+struct Packed(Owned);
+
+impl HostObject for Packed {
+    fn trace(&self, visit: &mut HostVisitor<'_>) {
+        visit(self.0.0.cast());
+    }
+    fn clear(&self) {}
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+fn borrowed<'py>(py: Python<'py>, owned: &Owned) -> Bound<'py, PyAny> {
+    // SAFETY: a live object while it is owned.
+    unsafe { Bound::from_borrowed_ptr(py, owned.0) }
+}
+
+impl SavedHooks for PyHooks {
+    fn pack(&self, t: &Tensor) -> Result<Value> {
+        Python::attach(|py| {
+            let made =
+                object(py, Some(t)).and_then(|t| borrowed(py, &self.pack).call1((t,))).map_err(raised)?;
+            Ok(Value::Host(Arc::new(Packed(Owned(made.into_ptr())))))
+        })
+    }
+
+    fn unpack(&self, packed: &Value) -> Result<Tensor> {
+        Python::attach(|py| {
+            let held = match packed {
+                Value::Host(object) => object.as_any().downcast_ref::<Packed>(),
+                _ => None,
+            };
+            let Some(held) = held else {
+                return Err(Error::internal("TP9006", "a packed tensor is missing"));
+            };
+            let out = borrowed(py, &self.unpack).call1((borrowed(py, &held.0),)).map_err(raised)?;
+            // SAFETY: a live object.
+            unsafe {
+                if shell::is_tensor(out.as_ptr()) {
+                    return Ok(shell::tensor_of(out.as_ptr()).clone());
+                }
+            }
+            let message = format!("unpack_hook must return a Tensor, got {}", out.get_type());
+            Err(Error::contract("TP3233", message))
+        })
+    }
+
+    fn trace(&self, visit: &mut HostVisitor<'_>) {
+        visit(self.pack.0.cast());
+        visit(self.unpack.0.cast());
+    }
+}
+
+/// Hooks that are in force on this thread while they are entered.
+#[pyclass(module = "tensorplay.autograd", unsendable)]
+struct SavedTensorsMode {
+    hooks: Arc<PyHooks>,
+    entered: Vec<SavedTensorsHooks>,
+}
+
+#[pymethods]
+impl SavedTensorsMode {
+    #[new]
+    fn new(py: Python<'_>, pack: &Bound<'_, PyAny>, unpack: &Bound<'_, PyAny>) -> PyResult<SavedTensorsMode> {
+        for (name, hook) in [("pack_hook", pack), ("unpack_hook", unpack)] {
+            if !hook.is_callable() {
+                let message = format!("{name} must be callable, got {}", hook.get_type().name()?);
+                return Err(error::to_py(py, Error::argument("TP3306", message)));
+            }
+        }
+        let own = |hook: &Bound<'_, PyAny>| Owned(hook.clone().into_ptr());
+        let hooks = Arc::new(PyHooks { pack: own(pack), unpack: own(unpack) });
+        Ok(SavedTensorsMode { hooks, entered: Vec::new() })
+    }
+
+    fn enter(&mut self) {
+        self.entered.push(SavedTensorsHooks::push(self.hooks.clone()));
+    }
+
+    fn leave(&mut self) {
+        self.entered.pop();
+    }
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<SavedTensorsMode>()
+}

@@ -1,0 +1,148 @@
+"""What is kept for backward, and for how long: hooks on saved tensors, checkpoints, gradients of one order.
+
+Lives here: what `autograd` re-exports under these names. Not here: the tape that calls the hooks (the extension).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tensorplay import _native
+from tensorplay._function import Function, FunctionContext
+from tensorplay._native import Tensor, is_grad_enabled
+from tensorplay.errors import AutogradError, ContractError
+
+__all__ = ["checkpoint", "once_differentiable", "saved_tensors_hooks"]
+
+_set = _native.set_grad_enabled
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class saved_tensors_hooks:
+    """While entered, on this thread, every tensor that is saved for backward goes through `pack_hook(tensor)`.
+
+    What that returns is kept instead, and `unpack_hook(packed)` must make the tensor from it when backward asks; both
+    run with grad mode off. The innermost hooks count. Of an output of the op `pack_hook` gets a detached tensor.
+    """
+
+    def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
+        self._mode = _native.SavedTensorsMode(pack_hook, unpack_hook)
+
+    def __enter__(self) -> None:
+        self._mode.enter()
+
+    def __exit__(self, *_: object) -> None:
+        self._mode.leave()
+
+
+class _Segment:
+    """One checkpointed call: what is needed to run it again, and what a second run saved."""
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.fn, self.args, self.kwargs = fn, args, kwargs
+        self.random: tuple[int, int] | None = None
+        self.specs: list[tuple[Any, Any]] = []
+        self.again: dict[int, Tensor] = {}
+
+    def pack(self, t: Tensor) -> int:
+        """Forgets a saved tensor, but for its place."""
+        self.specs.append((t.shape, t.dtype))
+        return len(self.specs) - 1
+
+    def unpack(self, place: int) -> Tensor:
+        """The tensor of that place, from a second run if need be."""
+        if place not in self.again:
+            self._run_again()
+        return self.again.pop(place)
+
+    def _run_again(self) -> None:
+        found: list[Tensor] = []
+
+        def keep(t: Tensor) -> Tensor:
+            found.append(t)
+            return t
+
+        now = _native.rng_state()
+        if self.random is not None:
+            _native.set_rng_state(self.random)
+        before = _set(True)
+        try:
+            with saved_tensors_hooks(keep, _same):
+                self.fn(*self.args, **self.kwargs)
+        finally:
+            _set(before)
+            if self.random is not None:
+                _native.set_rng_state(now)
+        specs = [(t.shape, t.dtype) for t in found]
+        if specs != self.specs:
+            raise ContractError(
+                f"a checkpointed function saved other tensors when it ran again: {len(specs)} against "
+                f"{len(self.specs)}, or of other shapes or dtypes",
+                code="TP3308",
+                notes=("it must do the same each time: read no state that changes in between",),
+            )
+        self.again = dict(enumerate(found))
+
+
+def _same(t: Tensor) -> Tensor:
+    return t
+
+
+def checkpoint(fn: Callable[..., Any], *args: Any, preserve_rng_state: bool = True, **kwargs: Any) -> Any:
+    """`fn(*args, **kwargs)`, which keeps nothing for backward but its arguments: backward runs `fn` again.
+
+    Gradients reach the arguments and whatever `fn` reads, of any order. `fn` must do the same each time; with
+    `preserve_rng_state` it draws the same random numbers. ContractError when it saves other tensors the second time.
+    """
+    if not is_grad_enabled():
+        return fn(*args, **kwargs)
+    segment = _Segment(fn, args, kwargs)
+    if preserve_rng_state:
+        segment.random = _native.rng_state()
+    with saved_tensors_hooks(segment.pack, segment.unpack):
+        return fn(*args, **kwargs)
+
+
+class _Once(Function):
+    """Its value is the first of its arguments; the second derivative is refused."""
+
+    @staticmethod
+    def forward(ctx: FunctionContext, value: Tensor, *sources: Tensor) -> Tensor:
+        return value
+
+    @staticmethod
+    def backward(ctx: FunctionContext, *grads: Any) -> Any:
+        raise AutogradError(
+            "a backward marked with once_differentiable is differentiated a second time",
+            code="TP3307",
+            notes=("write it with differentiable operations and take the decorator away",),
+        )
+
+
+def once_differentiable(backward: F) -> F:
+    """A decorator for `backward(ctx, *grads)`: it runs unrecorded, and a second derivative through it is an error."""
+
+    @functools.wraps(backward)
+    def once(ctx: Any, *grads: Any) -> Any:
+        recorded = _set(False)
+        try:
+            result = backward(ctx, *grads)
+        finally:
+            _set(recorded)
+        if not recorded:
+            return result
+        given = [t for g in (*grads, *ctx.saved_tensors) for t in (g if isinstance(g, list) else [g])]
+        sources = [t for t in given if isinstance(t, Tensor) and t.requires_grad]
+        return _refuse_second(result, sources) if sources else result
+
+    return once  # type: ignore[return-value]
+
+
+def _refuse_second(result: Any, sources: list[Tensor]) -> Any:
+    if isinstance(result, Tensor):
+        return _Once.apply(result, *sources)
+    if isinstance(result, (tuple, list)):
+        return type(result)(_refuse_second(r, sources) for r in result)
+    return result
