@@ -127,7 +127,7 @@ def test_a_gradient_cut_off_the_tape_fails_beside_one_that_is_recorded() -> None
         assert gradcheck(product(f"{name}1", cut), inputs)
         with pytest.raises(GradcheckError) as caught:
             gradgradcheck(product(name, cut), inputs)
-        assert caught.value.code == ("TP3105" if name == "half" else "TP3315"), name
+        assert caught.value.code == ("TP3105" if name == "half" else "TP3318"), name
 
 
 def test_a_constant_gradient_is_not_cut_off() -> None:

@@ -14,6 +14,7 @@ INTERNAL: dict[str, str] = {
     "TP9009": "A gradient came for an output that is not there.",
     "TP9010": "A gradient formula is broken.",
     "TP9011": "A formula met an operand of the wrong kind.",
+    "TP9012": "A batching layer without rules, or a broken batch.",
     "TP9021": "A message that no C string can hold.",
     "TP9022": "An index array where none can be.",
     "TP9023": "The Autograd layer was entered without a gradient.",
