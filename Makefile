@@ -17,6 +17,10 @@ STRICT ?= 0
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 PEER_ARGS ?=
+FUZZ_SCHEMAS ?= 10000000
+FUZZ_CALLS ?= 1000000
+FUZZ_SECONDS ?= 900
+FUZZ_SEED ?= 0
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
@@ -31,7 +35,7 @@ export PYO3_PYTHON := $(abspath $(BIN)/python)
 export VIRTUAL_ENV := $(abspath $(VENV))
 
 .PHONY: help demo test lint format rust-test python-test bench bench-calls bench-instructions bench-peers \
-        device-test docs clean optional
+        device-test fuzz docs clean optional
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +87,10 @@ bench-peers: $(STAMPS)/dev $(STAMPS)/native $(PEERS:%=.venvs/%/.ready) ## the sa
 device-test: $(STAMPS)/dev $(STAMPS)/native ## the tests that need a GPU; fails where there is none
 	@$(MAKE) --no-print-directory optional OPTIONAL=triton
 	$(BIN)/python -m pytest -m device --require cuda --require triton tests $(PYTEST_ARGS)
+
+fuzz: ## schema strings and random calls: FUZZ_SCHEMAS=10000000 FUZZ_CALLS=1000000 FUZZ_SECONDS=900 FUZZ_SEED=0
+	cargo run --quiet --release -p tp-bench --bin fuzz -- --schemas $(FUZZ_SCHEMAS) --calls $(FUZZ_CALLS) \
+	  --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 docs: ## API pages of the crates (target/doc), broken links are errors
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items $(BELOW_THE_DOOR)

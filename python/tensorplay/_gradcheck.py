@@ -15,7 +15,7 @@ from tensorplay._gradcheck_compare import Options, compare
 from tensorplay._native import Tensor
 from tensorplay.errors import ArgumentError, GradcheckError
 
-__all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
+__all__ = ["gradcheck", "gradgradcheck"]
 
 _b = _native.builtins
 

@@ -37,14 +37,15 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tensorplay._function import Function, FunctionContext
-    from tensorplay._gradcheck import GradcheckError, gradcheck, gradgradcheck
+    from tensorplay._gradcheck import gradcheck, gradgradcheck
     from tensorplay._saving import checkpoint, once_differentiable, saved_tensors_hooks
+    from tensorplay.errors import GradcheckError
 
 # Imported on first use: most programs need neither.
 _LAZY = {
     "Function": "tensorplay._function",
     "FunctionContext": "tensorplay._function",
-    "GradcheckError": "tensorplay._gradcheck",
+    "GradcheckError": "tensorplay.errors",
     "checkpoint": "tensorplay._saving",
     "once_differentiable": "tensorplay._saving",
     "saved_tensors_hooks": "tensorplay._saving",
