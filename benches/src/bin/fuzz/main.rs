@@ -7,8 +7,10 @@
 mod calls;
 mod schemas;
 
+use calls::Choices;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tp_dispatch::ErrorKind;
 
@@ -24,7 +26,7 @@ impl Random {
     }
 }
 
-impl calls::Choices for Random {
+impl Choices for Random {
     fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
@@ -70,6 +72,27 @@ struct Figures {
     broken: u64,
 }
 
+/// The state that the step in progress began with.
+static STATE: AtomicU64 = AtomicU64::new(0);
+
+/// Ends the process when one step takes longer than this: a loop without end is a fault as well.
+fn watch(longest: Duration, ops: Vec<tp_dispatch::OpHandle>) {
+    std::thread::spawn(move || {
+        let mut last = 0;
+        loop {
+            std::thread::sleep(longest);
+            let now = STATE.load(Ordering::Relaxed);
+            if now == last {
+                // The first choice of a call is its op.
+                let op = ops[Random(now).below(ops.len())];
+                eprintln!("no end at state {now:#x}: if it was a call, of {}", op.full_name());
+                std::process::exit(1);
+            }
+            last = now;
+        }
+    });
+}
+
 /// Runs `step` until the count or the time is up. A step says whether its input was accepted, or what rule broke.
 fn drive(
     count: u64,
@@ -80,6 +103,7 @@ fn drive(
     let mut out = Figures::default();
     while out.tried < count && (!out.tried.is_multiple_of(64) || Instant::now() < until) {
         let before = random.0;
+        STATE.store(before, Ordering::Relaxed);
         out.tried += 1;
         match catch_unwind(AssertUnwindSafe(|| step(random))) {
             Ok(Ok(accepted)) => out.accepted += u64::from(accepted),
@@ -112,9 +136,10 @@ fn main() -> ExitCode {
         }
     };
     tp_bench::setup();
+    let ops = calls::ops();
+    watch(Duration::from_secs(20), ops.clone());
     let mut random = Random(options.seed);
     let half = options.time / 2;
-    let ops = calls::ops();
     // Caches and pools fill up first: what grows afterwards is a leak.
     drive(20_000, Instant::now() + half, &mut random, schemas::step);
     drive(20_000, Instant::now() + half, &mut random, |r| call(r, &ops));

@@ -66,7 +66,8 @@ fn text(random: &mut Random) -> String {
     let mut text: Vec<char> = DECLARATIONS[random.below(DECLARATIONS.len())].chars().collect();
     for _ in 0..=random.below(4) {
         let at = random.below(text.len() + 1);
-        let to = at + random.below(text.len() + 1 - at);
+        let longest = if random.below(4) == 0 { 40 } else { 3 };
+        let to = at + random.below(longest.min(text.len() + 1 - at));
         match random.below(4) {
             0 => drop(text.drain(at..to)),
             1 => text.insert(at, char::from_u32(random.below(0x300) as u32).unwrap_or('?')),

@@ -17,7 +17,8 @@ pub trait Choices {
 /// Elements that an operand on the CPU may have: loops over them end soon.
 const FEW: i64 = 1 << 10;
 const SIZES: [i64; 16] = [0, 1, 2, 3, 1, 2, 4, 7, 16, 31, 64, 1 << 20, 1 << 31, 1 << 40, 1 << 61, 1 << 62];
-const NUMBERS: [i64; 14] = [0, 1, -1, 2, -2, 3, 5, 63, 64, -65, 1 << 52, 1 << 62, i64::MAX, i64::MIN];
+/// Numbers at the far end below zero stand for symbols here; the door refuses them.
+const NUMBERS: [i64; 15] = [0, 1, -1, 2, -2, 3, 4, 5, 7, 8, -9, 1 << 52, 1 << 62, i64::MAX, i64::MIN / 2];
 const FLOATS: [f64; 8] = [0.0, -0.0, 1.5, -1.0, 1e300, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
 
 /// The ops of the table, in order.
@@ -84,7 +85,7 @@ fn number(c: &mut dyn Choices) -> i64 {
 
 /// Counts that are honest work: few elements, or none at all.
 fn small(c: &mut dyn Choices) -> i64 {
-    [0, 1, 2, 5, 17, -1, -3, i64::MIN][c.below(8)]
+    [0, 1, 2, 5, 17, -1, -3, i64::MIN / 2][c.below(8)]
 }
 
 fn scalar(c: &mut dyn Choices) -> Scalar {
