@@ -222,7 +222,7 @@ class _Call:
     def _broken(self, what: str) -> ContractError:
         return ContractError(
             f"{self.name}: the batching rule {what}",
-            code="TP3240",
+            code="TP3291",
             op=self.name,
             notes=("register_vmap takes fn(info, in_dims, *args) -> (output, out_dims)",),
         )
@@ -284,6 +284,9 @@ class _Call:
     def _run(self, i: int) -> Any:
         values = [_sample(v, d, i) for v, d in zip(self.values, self.dims, strict=True)]
         keywords = {n: _sample(v, self.keyword_dims[n], i) for n, v in self.keywords.items()}
+        # An object of the caller's own that keeps the state of one call has one for each sample.
+        tensors = [x for v in values for x in (v if isinstance(v, list) else [v]) if isinstance(x, Tensor)]
+        values = [v.for_sample(tensors) if hasattr(type(v), "for_sample") else v for v in values]
         return self.op(*values, **keywords)
 
     def _written(self, count: int) -> Any:

@@ -26,7 +26,7 @@ def _is_one_of(t: Tensor, tensors: Any) -> bool:
 class _Call:
     """One call on its way through the op."""
 
-    __slots__ = ("args", "ctx", "function", "outputs", "single", "written")
+    __slots__ = ("args", "ctx", "function", "outputs", "single", "whole", "written")
 
     def __init__(self, function: type[Function], args: tuple[Any, ...], tensors: tuple[int, ...]) -> None:
         self.function, self.args = function, args
@@ -38,6 +38,16 @@ class _Call:
         self.single = True
         # The inputs that forward wrote to, each with the output that it is.
         self.written: list[tuple[Tensor, int]] = []
+        # The call on the whole batch that this one is a sample of.
+        self.whole: _Call | None = None
+
+    def for_sample(self, tensors: list[Tensor]) -> _Call:
+        """A call of its own for one sample of a batch; vmap asks for it."""
+        rest = iter(tensors)
+        args = tuple(next(rest) if isinstance(a, Tensor) else a for a in self.args)
+        sample = _Call(self.function, args, tuple(i for i, a in enumerate(args) if isinstance(a, Tensor)))
+        sample.whole = self
+        return sample
 
     def forward(self, tensors: list[Tensor]) -> list[Tensor]:
         """Runs forward over `tensors` in the places of the call's own; keeps the structure of the result."""
@@ -52,7 +62,10 @@ class _Call:
         self.single = not isinstance(result, (tuple, list))
         self.outputs = (result,) if self.single else tuple(result)
         given = [v for v in self.outputs if isinstance(v, Tensor)]
-        return self._settle(tensors, given)
+        fresh = self._settle(tensors, given)
+        if self.whole is not None:
+            self.whole.outputs, self.whole.single = self.outputs, self.single
+        return fresh
 
     def _settle(self, inputs: list[Tensor], given: list[Tensor]) -> list[Tensor]:
         """The outputs as tensors of their own, and the marks of `ctx` held against them."""

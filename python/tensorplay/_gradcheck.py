@@ -116,7 +116,7 @@ def _require_backward(
         if asked:
             raise ArgumentError(
                 f"gradcheck: {what}: gradients here go backward, one cotangent at a time",
-                code="TP3317",
+                code="TP3323",
                 notes=("leave the option at its default",),
             )
 
@@ -265,7 +265,7 @@ def _check_taped(
             if moves > options.atol:
                 raise GradcheckError(
                     f"{options.name}: result {k} is cut off the tape, though it depends on input {i}",
-                    code="TP3318",
+                    code="TP3321",
                     op=options.name,
                     notes=("backward must be made of recorded ops: no numpy(), detach() or no_grad()",),
                 )
@@ -282,7 +282,7 @@ def _check_undefined(outputs: list[Tensor], tensors: list[Tensor], k: int, optio
     except Exception as error:
         raise GradcheckError(
             f"{options.name}: backward fails when only output {k} has a gradient: {error}",
-            code="TP3316",
+            code="TP3322",
             op=options.name,
             notes=("a gradient may be None with set_materialize_grads(False)",),
         ) from error
@@ -292,7 +292,7 @@ def _check_undefined(outputs: list[Tensor], tensors: list[Tensor], k: int, optio
             raise GradcheckError(
                 f"{options.name}: the gradient with respect to input {i} is another one when only output {k} has a "
                 "gradient than with zeros for the others",
-                code="TP3316",
+                code="TP3322",
                 op=options.name,
             )
 

@@ -156,6 +156,12 @@ class _Run:
         with _Recording():
             plain = [to_bottom(x, self.levels) for x in self.inputs]
             self.starts = [_start(x) for x in plain]
+            if self.starts and not _b["alias"](self.starts[0]).requires_grad:
+                raise AutogradError(
+                    f"{what} inside of a kernel: nothing is recorded there",
+                    code="TP3414",
+                    notes=("differentiate outside of the op, or give the op a backward rule",),
+                )
             given = iter([from_bottom(x, self.levels) for x in self.starts])
             called = list(args)
             for n, nest in zip(numbers, self._nests, strict=True):

@@ -227,3 +227,19 @@ def test_grad_mode_comes_back() -> None:
             with pytest.raises(ZeroDivisionError):
                 grad(lambda x: 1 // 0)(t(1.0))
             assert tp.is_grad_enabled() is mode
+
+
+def test_a_transform_inside_of_a_kernel_is_right_or_refused(ns: str) -> None:
+    """i20: never zeros where nothing can be recorded."""
+    op = library.custom_op(
+        f"{ns}::f",
+        lambda x: grad(lambda v: tp.sum(cube(v)))(x),
+        mutates_args=(),
+        schema="(Tensor x) -> Tensor",
+    )
+    try:
+        found = op(t(X))
+    except AutogradError as error:
+        assert error.code == "TP3414"  # noqa: PT017
+    else:
+        np.testing.assert_allclose(found.numpy(), 3 * X**2)

@@ -444,3 +444,43 @@ def test_compiled_vmap_of_an_op_with_a_rule(ns: str) -> None:
         np.testing.assert_array_equal(compiled(t(A * scale)).numpy(), A * scale * 2.0)
     assert asked == [3]
     assert [n.target for n in compiled.graphs[0].nodes] == [f"{ns}::f.default"]
+
+
+def test_a_function_keeps_one_context_per_sample() -> None:
+    """8.1: an autograd.Function under vmap, and the gradient through it, equal the loop."""
+
+    class Scale(tp.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, k):
+            ctx.save_for_backward(x)
+            ctx.k = k
+            return x * x * k, x.detach() + 1.0
+
+        @staticmethod
+        def backward(ctx, g, h):
+            (x,) = ctx.saved_tensors
+            return g * 2.0 * x * ctx.k, None
+
+    x = t(A[:, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it runs per sample is said once in a process
+        agree(lambda r: Scale.apply(r, 3.0)[0] + Scale.apply(r, 3.0)[1], [x], [0])
+        agree(grad(lambda r: tp.sum(Scale.apply(r, 3.0)[0])), [x], [0])
+        total = grad(lambda v: tp.sum(vmap(lambda r: Scale.apply(r, 3.0)[0])(v)))(x)
+    np.testing.assert_allclose(total.numpy(), 6.0 * x.numpy())
+
+
+def test_what_a_kernel_does_is_its_own(ns: str) -> None:
+    """8.1: a kernel may use vmap itself, and random ops in it are those of the op."""
+
+    @library.custom_op(f"{ns}::norms", mutates_args=(), effects="random")
+    def norms(x: Tensor) -> Tensor:
+        tp.uniform((2,))
+        return vmap(lambda r: tp.sum(r * r))(x)
+
+    found = norms(t(A[0]))
+    np.testing.assert_allclose(found.numpy(), (A[0] ** 2).sum(-1))
+    batched = vmap(norms, randomness="different")(t(A))
+    np.testing.assert_allclose(batched.numpy(), (A**2).sum(-1))
+    with pytest.raises(InvalidValueError, match="is random"):
+        vmap(norms)(t(A))

@@ -1,0 +1,256 @@
+"""The rows of the contract (reference sections 1 to 9 and 11, and the scenario groups) and the tests that prove each.
+
+A row's tests are those named here and every test whose docstring begins with the row's id ("G8: ...", "3.6, 3.7: ...").
+Tests are named from `tests/` (or, for Rust, from `crates/`). A row that nothing proves yet says why in `missing`; the
+printed figure counts it as open. Not here: what the rows say in full; the words are labels.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: its label, the tests named for it, and why there is none."""
+
+    id: str
+    label: str
+    tests: tuple[str, ...] = ()
+    missing: str = ""
+
+
+SCHEMA = "library/test_schema.py::"
+INFER = "library/test_inference.py::"
+CONTRACT = "library/test_contract.py::"
+REGISTER = "library/test_registration.py::"
+UPSTREAM = "library/test_upstream_contract.py::"
+RULES = "library/test_gradient_rules.py::"
+FAULTS = "test_verify_faults.py::"
+CHECK = "autograd/test_gradcheck.py::"
+OPCHECK = "test_opcheck.py::"
+GRAMMAR = (f"{SCHEMA}test_what_the_grammar_has", f"{SCHEMA}test_what_the_grammar_refuses")
+CORPUS = (
+    f"{SCHEMA}test_the_corpus_prints_as_it_was_printed",
+    "tp-dispatch/tests/schema_corpus.rs::probes_agree_with_torch_except_where_listed",
+)
+
+
+def _rows(text: str) -> Iterator[Row]:
+    """Lines of `id | label | test, test | why missing`; a capital word before `::` is one of the names above."""
+    for line in text.strip().splitlines():
+        id, label, tests, *rest = (part.strip() for part in line.split("|"))
+        found: list[str] = []
+        for name in filter(None, (t.strip() for t in tests.split(","))):
+            if name in ("GRAMMAR", "CORPUS"):
+                found += globals()[name]
+            else:
+                prefix, _, test = name.partition("::")
+                found.append(globals()[prefix] + test if prefix.isupper() else name)
+        yield Row(id, label, tuple(found), rest[0] if rest else "")
+
+
+ROWS: tuple[Row, ...] = tuple(
+    _rows(
+        """
+1.1  | names and overload names        | GRAMMAR, tp-dispatch/tests/schema_errors.rs::names_obey_the_overload_rules
+1.2  | identifiers and reserved words  | GRAMMAR, CORPUS
+1.3  | argument lists                  | GRAMMAR, CORPUS
+1.4  | returns                         | GRAMMAR, CORPUS
+1.5  | white space and comments        | GRAMMAR, CORPUS
+1.6  | base types                      | GRAMMAR, CORPUS
+1.7  | type variables                  | GRAMMAR, SCHEMA::test_type_variables_and_repeated_names_are_no_definitions
+1.8  | compound types                  | GRAMMAR, CORPUS
+1.9  | keys of dicts                   | GRAMMAR, CORPUS
+1.10 | sized lists                     | GRAMMAR, CORPUS
+1.11 | custom classes                  | GRAMMAR, CORPUS
+1.12 | alias sets                      | GRAMMAR, CORPUS
+1.13 | where alias sets stand          | GRAMMAR, CORPUS
+1.14 | a list that is written to       | SCHEMA::test_mutation_of_lists_is_answered_yes, tp-dispatch/tests/schema_model.rs::mutation_is_seen_in_lists_and_through_optional
+1.15 | anonymous writes                | GRAMMAR, CORPUS
+1.16 | checks of the whole             | GRAMMAR, SCHEMA::test_type_variables_and_repeated_names_are_no_definitions
+1.17 | order of defaults               | GRAMMAR, tp-dispatch/tests/schema_errors.rs::a_default_follows_a_default_unless_keyword_only
+1.18 | numbers as defaults             | GRAMMAR, tp-dispatch/tests/schema_model.rs::defaults_print_as_c_prints_them
+1.19 | defaults of the wrong type      | GRAMMAR, tp-dispatch/tests/schema_errors.rs::defaults_have_to_fit_their_type
+1.20 | lists as defaults               | GRAMMAR, CORPUS
+1.21 | words as defaults               | GRAMMAR, CORPUS
+1.22 | strings as defaults             | GRAMMAR, INFER::test_string_defaults_round_trip
+1.23 | devices as defaults             | GRAMMAR, CORPUS
+1.24 | where errors point              | SCHEMA::test_what_the_grammar_refuses, tp-dispatch/tests/schema_errors.rs::errors_point_at_the_offending_token
+1.25 | equality, compatibility         | SCHEMA::test_equality_and_compatibility
+2.1  | types of parameters             | INFER::test_builtin_generics_equal_the_typing_forms, INFER::test_numbers_and_returns
+2.2  | what has no schema type         | INFER::test_an_optional_list_of_tensors, INFER::test_refusals_name_parameter_annotation_and_choice
+2.3  | types of returns                | INFER::test_numbers_and_returns
+2.4  | without annotations             | INFER::test_parameters_without_annotation
+2.5  | kinds of parameters             | INFER::test_signatures_that_no_schema_has
+2.6  | annotations as strings          | INFER::test_string_annotations_are_types, INFER::test_names_in_the_closure_are_found
+2.7  | defaults                        | INFER::test_string_defaults_round_trip, INFER::test_float_defaults_round_trip, INFER::test_dtype_and_device_defaults_arrive_as_objects
+2.8  | mutates_args                    | INFER::test_mutates_args_is_checked, INFER::test_mutated_lists_and_optionals, INFER::test_unknown_mutation_means_every_tensor
+2.9  | partials, callable objects      | INFER::test_partials_and_callable_objects
+2.10 | tags inplace and out            | INFER::test_tags_for_what_is_written_to_and_returned
+3.1  | what a definition gives         | REGISTER::test_the_op_object, INFER::test_mutates_args_is_required
+3.2  | names of ops                    | REGISTER::test_bad_names, REGISTER::test_reserved_namespaces, REGISTER::test_another_place_is_an_error
+3.3  | redefinition                    | REGISTER::test_the_same_place_replaces_with_one_warning, REGISTER::test_a_notebook_cell_replaces
+3.4  | a given schema                  | REGISTER::test_a_given_schema_is_checked_against_the_function
+3.5  | keyword-only tensors            | | accepted by mistake when this table was made; being mended
+3.6  | outputs that alias              | CONTRACT::test_a_returned_input_is_refused, CONTRACT::test_views_of_an_input_are_refused_under_no_grad_too, CONTRACT::test_one_tensor_returned_twice
+3.7  | count and type of outputs       | CONTRACT::test_results_that_do_not_fit_a_pair, CONTRACT::test_results_that_do_not_fit_other_schemas
+3.8  | types of inputs                 | CONTRACT::test_none_and_generators_are_no_tensors_and_lists
+3.9  | what a kernel sees              | CONTRACT::test_what_a_kernel_sees
+3.10 | wrong arguments                 | CONTRACT::test_argument_names_of_python_and_misspelt_keywords
+3.11 | exceptions of kernels           | CONTRACT::test_exceptions_pass_through_and_modes_are_restored
+3.12 | recursion                       | CONTRACT::test_recursion_ends_as_an_error
+3.13 | default kernel                  | UPSTREAM::test_l01_the_body_is_the_default_kernel, UPSTREAM::test_l03_no_kernel
+3.14 | ops without tensors             | REGISTER::test_devices_and_ops_without_tensors
+3.15 | subclasses, parameters          | test_tensor.py::test_the_type_cannot_be_called_or_subclassed
+3.16 | what a dropped op holds         | REGISTER::test_replacing_drops_what_was_registered
+4.1  | devices of kernels              | REGISTER::test_a_kernel_must_take_the_arguments, UPSTREAM::test_l02_a_device_kernel_overrides_the_body
+4.2  | switching kernels               | UPSTREAM::test_l22_set_kernel_enabled, REGISTER::test_disabled_before_it_is_registered
+4.3  | one of several devices          | REGISTER::test_a_later_kernel_for_one_of_several_devices
+4.4  | switches are the thread's       | REGISTER::test_switches_belong_to_the_thread
+4.5  | kernels registered after capture | | compiled regions of built-ins passed foreign kernels by; being mended
+4.6  | registering by name             | UPSTREAM::test_l28_top_level_define_and_impl
+5.1  | role of a fake rule             | CONTRACT::test_a_fake_rule_is_used_and_the_body_is_not_run, CONTRACT::test_fake_from_body
+5.2  | no fake rule                    | CONTRACT::test_a_missing_fake_rule_is_said_with_the_fix
+5.3  | ops that need none              | library/test_rows.py::test_which_ops_need_a_fake_rule
+5.4  | overriding a rule               | UPSTREAM::test_l07_register_fake_as_a_decorator
+5.5  | sizes that depend on data       | | get_ctx and new_dynamic_size came later than this table
+5.6  | guards on such sizes            | | as 5.5
+5.7  | declared ranges                 | | as 5.5
+5.8  | fake contexts of threads        | | as 5.5
+5.9  | a wrong rule                    | CONTRACT::test_a_captured_run_holds_the_kernel_to_its_fake_rule, FAULTS::test_a_fake_rule_with_other_strides_is_found, FAULTS::test_a_fake_rule_with_another_shape_or_dtype_is_found
+5.10 | real tensors among fakes        | | accepted by mistake when this table was made; being mended
+6.1  | setup_context                   | RULES::test_setup_context_gets_keywords, library/test_rows.py::test_setup_context_is_called_only_when_needed
+6.2  | what backward gets              | library/test_rows.py::test_backward_gets_one_gradient_per_output
+6.3  | how many gradients              | RULES::test_the_number_of_gradients
+6.4  | which gradients                 | RULES::test_gradients_are_checked, library/test_rows.py::test_gradients_are_summed_and_cast_to_their_input
+6.5  | lists of inputs                 | INFER::test_an_optional_list_of_tensors
+6.6  | needs_input_grad                | RULES::test_defaults_reach_setup_and_backward
+6.7  | saved tensors                   | RULES::test_a_saved_tensor_that_was_written_to
+6.8  | materialized, marked            | library/test_rows.py::test_unused_gradients_and_marked_outputs
+6.9  | rules that cannot be            | RULES::test_rules_that_cannot_be
+6.10 | no rule                         | RULES::test_an_op_without_a_rule
+6.11 | grad mode in a kernel           | RULES::test_grad_mode_is_off_in_a_kernel
+6.12 | second derivatives              | RULES::test_second_derivatives_through_a_rule, func/test_grad.py::test_three_orders_by_nesting
+6.13 | mutation and gradients          | library/test_rows.py::test_a_mutating_op_refuses_what_is_recorded
+6.14 | forward mode                    | CHECK::test_options_in_the_order_of_torch
+6.15 | functional transforms           | func/test_grad.py::test_a_custom_op_under_functional_grad
+6.16 | registering again               | library/test_rows.py::test_the_last_rule_wins
+6.17 | hooks and anomaly mode          | autograd/test_modes.py::test_detect_anomaly
+6.18 | threads                         | library/test_rows.py::test_threads_differentiate_on_their_own
+6.19 | exceptions of rules             | library/test_rows.py::test_exceptions_of_rules_pass_unchanged
+7.1  | counters of writes              | CONTRACT::test_declared_mutation_moves_the_version, library/test_rows.py::test_versions_of_lists_views_and_what_is_left_out
+7.2  | shared counters, expanded writes | library/test_rows.py::test_versions_of_lists_views_and_what_is_left_out
+8.1  | batching rules                  | func/test_vmap.py::test_a_registered_rule_is_used
+8.2  | autocast                        | library/test_autocast.py::test_every_floating_tensor_is_cast_and_nothing_else
+8.3  | torch_dispatch handlers         | | not built: there are no dispatch modes or subclasses to register for
+8.4  | effects                         | CONTRACT::test_effects_are_kept_by_dead_code_removal, compile/test_compile.py::test_effects_decide_what_is_removed
+8.5  | handles of kernels              | UPSTREAM::test_l23_get_kernel
+9.1  | libraries                       | UPSTREAM::test_l11_libraries, UPSTREAM::test_l11_an_implementation_may_come_first, UPSTREAM::test_l11_a_library_ends_with_its_object
+9.2  | calls after the end             | UPSTREAM::test_l11_lifetime
+9.3  | packets and overloads           | UPSTREAM::test_overloads_have_names, REGISTER::test_ops_are_found_by_name, REGISTER::test_the_op_object
+9.4  | order of layers                 | library/test_autocast.py::test_under_vmap_and_grad, tp-dispatch/src/key.rs::highest_wins
+11.1 | test_schema                     | FAULTS::test_an_undeclared_write_through_raw_memory_is_found, FAULTS::test_a_returned_input_is_found, FAULTS::test_a_declared_write_that_never_happens_is_found
+11.2 | test_autograd_registration      | OPCHECK::test_an_output_that_its_kernel_recorded_is_reported
+11.3 | test_faketensor                 | FAULTS::test_a_fake_rule_with_another_shape_or_dtype_is_found, FAULTS::test_a_fake_rule_that_returns_its_input_is_found
+11.4 | test_aot_dispatch               | OPCHECK::test_a_missing_formula_is_reported_where_a_gradient_is_asked_for, OPCHECK::test_the_static_test_can_be_asked_for, FAULTS::test_state_that_outlives_a_call_is_found
+11.5 | false alarms                    | OPCHECK::test_a_setup_context_that_computes_is_no_leak, OPCHECK::test_a_noisy_backward_of_a_nondeterministic_op_passes
+11.6 | what opcheck refuses            | OPCHECK::test_what_is_no_op_is_a_value_error, OPCHECK::test_several_overloads_are_listed, OPCHECK::test_tolerances_go_together, OPCHECK::test_the_first_failure_is_an_opcheckerror
+11.7 | gradcheck                       | CHECK::test_right_gradients_pass, CHECK::test_options_in_the_order_of_torch, CHECK::test_fast_mode_looks_at_directions_and_finds_one_wrong_element, CHECK::test_overlapping_inputs_are_named
+11.8 | gradgradcheck                   | CHECK::test_second_derivatives, CHECK::test_a_gradient_cut_off_the_tape_fails_beside_one_that_is_recorded
+S1   | annotations as strings          | INFER::test_string_annotations_are_types
+S2   | names of an enclosing function  | INFER::test_names_imported_in_the_enclosing_function_are_found
+S3   | builtin generics                | INFER::test_builtin_generics_equal_the_typing_forms
+S4   | optional list of tensors        | INFER::test_an_optional_list_of_tensors
+S5   | tuple argument                  | INFER::test_a_tuple_argument_proposes_a_list
+S6   | mutates_args as one string      | INFER::test_unknown_mutation_means_every_tensor, INFER::test_a_string_is_no_sequence_of_names
+S10  | odd defaults                    | INFER::test_string_defaults_round_trip
+A1   | a returned input                | CONTRACT::test_a_returned_input_is_refused
+A2   | a view of a filled buffer       | CONTRACT::test_views_of_an_input_are_refused_under_no_grad_too
+A4   | one tensor twice                | CONTRACT::test_one_tensor_returned_twice
+A5   | optional mutated argument       | library/test_rows.py::test_an_optional_written_argument
+A7   | writes to views of an input     | library/test_rows.py::test_compiled_writes_through_views_reach_the_caller
+A8   | writes to overlapping views     | library/test_rows.py::test_compiled_writes_through_views_reach_the_caller
+A10  | redefined as mutating           | library/test_rows.py::test_a_redefinition_that_writes_is_compiled_anew
+A12  | a raw write to an input         | FAULTS::test_an_undeclared_write_through_raw_memory_is_found, RULES::test_a_saved_tensor_that_was_written_to
+A13  | backward overwrites what it saved | FAULTS::test_a_backward_that_overwrites_what_it_saved_is_found
+A15  | mutating a leaf or non-leaf     | compile/test_upstream_defects.py::test_mutating_a_leaf_is_refused, library/test_rows.py::test_a_mutating_op_refuses_what_is_recorded
+F1   | strides on the CPU              | FAULTS::test_a_fake_rule_with_other_strides_is_found
+F2   | a wrong shape behind a view     | compile/test_compile.py::test_fakes_are_held_to_their_promise_at_run_time
+F4   | promised strides                | CONTRACT::test_a_captured_run_holds_the_kernel_to_its_fake_rule
+F5   | a fake that returns its input   | CONTRACT::test_a_fake_rule_that_returns_its_input
+F7   | fake contexts of six threads    | | get_ctx came later than this table
+G1   | count of gradients              | RULES::test_the_number_of_gradients
+G2   | one None too many               | RULES::test_the_number_of_gradients
+G3   | defaults passed or not          | RULES::test_defaults_reach_setup_and_backward
+G4   | functional grad of an op        | func/test_grad.py::test_a_custom_op_under_functional_grad
+G5   | non-differentiable ops          | RULES::test_a_non_differentiable_op
+G6   | no formula                      | RULES::test_an_op_without_a_rule
+G7   | grad mode in a kernel           | RULES::test_grad_mode_is_off_in_a_kernel
+G8   | outputs kept on ctx             | | nodes were invisible to the collector when this table was made; being mended
+G10  | broadcast gradients             | library/test_rows.py::test_gradients_of_broadcast_operands
+G14  | autocast of custom ops          | library/test_autocast.py::test_every_floating_tensor_is_cast_and_nothing_else
+H1   | callbacks hold no lock          | library/test_rows.py::test_callbacks_hold_no_lock
+H3   | backward inside of a kernel     | | refused when this table was made; being mended
+H4   | settings of threads             | REGISTER::test_switches_belong_to_the_thread
+H5   | first launch in backward        | | needs CUDA kernels, which are not built
+H7   | kernels that refer to their op  | library/test_rows.py::test_a_kernel_that_holds_its_op_is_collected
+U1   | use after destruction           | UPSTREAM::test_l11_lifetime, OPCHECK::test_an_unregistered_op_is_named
+U2   | too many results                | CONTRACT::test_results_that_do_not_fit_a_pair
+U3   | argument names                  | CONTRACT::test_argument_names_of_python_and_misspelt_keywords
+U4   | None and generators             | CONTRACT::test_none_and_generators_are_no_tensors_and_lists
+K2   | the wheel                       | test_packaging.py::test_wheel_in_a_clean_environment
+K3   | optional packages               | library/test_imports.py::test_importing_needs_no_optional_package, library/test_imports.py::test_capabilities
+"""
+    )
+)
+
+_ID = re.compile(r"(?:[SAFGHUK]\d+|\d{1,2}\.\d{1,2})(?= ?[a-z]?[,:.])")
+
+
+@cache
+def python_tests() -> dict[str, str]:
+    """Every test function by `file::name`, with its docstring."""
+    found = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        name = path.relative_to(ROOT / "tests").as_posix()
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                found[f"{name}::{node.name}"] = ast.get_docstring(node) or ""
+    return found
+
+
+@cache
+def rust_tests() -> frozenset[str]:
+    """Every `#[test]` function of the crates by `file::name`."""
+    found = set()
+    for path in (ROOT / "crates").rglob("*.rs"):
+        text = path.read_text()
+        if "#[test]" in text:
+            names = re.findall(r"#\[test\]\s*(?:#\[[^\]]*\]\s*)*fn (\w+)", text)
+            found |= {f"{path.relative_to(ROOT / 'crates').as_posix()}::{name}" for name in names}
+    return frozenset(found)
+
+
+def ids_of(docstring: str) -> set[str]:
+    """Row ids that a docstring begins with: `A1, A2.` or `6.12, 6.15: text`."""
+    head = re.match(r"((?:[A-Z]?\d+(?:\.\d+)?(?: [a-z])?(?:, |[:.]))+)", docstring)
+    return set(_ID.findall(head[1])) if head else set()
+
+
+def tests_of(row: Row) -> tuple[str, ...]:
+    """The tests named for a row and those that name it."""
+    own = tuple(test for test, text in python_tests().items() if row.id in ids_of(text))
+    return tuple(dict.fromkeys((*row.tests, *own)))
+
+
+def open_rows() -> list[Row]:
+    """Rows that no test proves."""
+    return [row for row in ROWS if not tests_of(row)]
