@@ -3,6 +3,7 @@
 
 use crate::tape::NodeRef;
 use std::sync::OnceLock;
+use tp_tensor::Tensor;
 
 /// Filled in by the door. Every method is called under the host's lock or must cope without it.
 pub trait HostHooks: Send + Sync {
@@ -10,8 +11,13 @@ pub trait HostHooks: Send + Sync {
     fn retain(&self, host: *mut ());
     /// One owner less; at zero the host object frees the node with `Node::free_hosted`.
     fn release(&self, host: *mut ());
-    /// A node that reaches host objects was recorded, with its edges and saved tensors in place.
+    /// A node that reaches host objects was recorded, with its edges and saved tensors in place. Its block stays until
+    /// the host promotes the node or reclaims the block.
     fn recorded(&self, node: &NodeRef);
+    /// One more reference to the host object of `t`, made where there is none; false where that cannot be had.
+    fn own(&self, t: &Tensor) -> bool;
+    /// The tensor behind `host` reaches host objects now.
+    fn track(&self, host: *mut ());
 }
 
 static HOOKS: OnceLock<&'static dyn HostHooks> = OnceLock::new();

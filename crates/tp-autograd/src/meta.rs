@@ -1,8 +1,9 @@
 //! The tape's part of a tensor: which node made it, where its gradient is kept, and what makes a leaf. The bit that
 //! says whether a tensor requires grad lives in the tensor's keys.
 
+use crate::hooks;
 use crate::spin::Spin;
-use crate::tape::{GradHook, GradSlot, HookId, Leaf, Node, NodeRef};
+use crate::tape::{GradHook, GradSlot, HookId, Kept, Leaf, Node, NodeRef};
 use std::alloc::{Layout, handle_alloc_error};
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
@@ -52,9 +53,7 @@ static META_TABLE: ExtTable = ExtTable {
     },
     trace: |p, visit| {
         // SAFETY: alive while it is traced.
-        if let Some((node, ..)) = unsafe { p.cast::<Meta>().as_ref() }.history() {
-            trace_history(&node, visit);
-        }
+        unsafe { p.cast::<Meta>().as_ref() }.trace(visit);
     },
 };
 
@@ -62,7 +61,7 @@ pub(crate) static NODE_TABLE: ExtTable = ExtTable {
     // SAFETY: the slot owned a reference.
     drop: |p| drop(unsafe { NodeRef::from_raw(p.cast()) }),
     // SAFETY: alive while it is traced.
-    trace: |p, visit| trace_history(unsafe { p.cast::<Node>().as_ref() }, visit),
+    trace: |p, visit| visit_host(unsafe { p.cast::<Node>().as_ref() }, visit),
 };
 
 impl Meta {
@@ -86,6 +85,16 @@ impl Meta {
         self.made.as_ref().map(|node| (node.clone(), self.nr, self.version))
     }
 
+    /// Both nodes are owned, whichever holds.
+    fn trace(&self, visit: &mut ExtVisitor<'_>) {
+        if let Some(node) = &self.made {
+            visit_host(node, visit);
+        }
+        if let Some(history) = &*self.rebased.lock() {
+            visit_host(&history.node, visit);
+        }
+    }
+
     fn rebase(&self, next: History) {
         let old = self.rebased.lock().replace(next);
         self.is_rebased.store(true, Ordering::Release);
@@ -107,16 +116,19 @@ impl<'t> Part<'t> {
     }
 }
 
-fn trace_history(node: &Node, visit: &mut ExtVisitor<'_>) {
+fn visit_host(node: &Node, visit: &mut ExtVisitor<'_>) {
     let host = node.host();
     if !host.is_null() {
         visit(host);
     }
-    if let Some(leaf) = leaf_of(node)
-        && let Some(grad) = &*leaf.grad.lock()
-        && !grad.host().is_null()
-    {
-        visit(grad.host());
+}
+
+/// The tensor leads to host objects from now on, and its own object has to be looked at by the collector.
+#[cold]
+fn reaches(t: &Tensor) {
+    t.set_needs_tracking();
+    if let (false, Some(hooks)) = (t.host().is_null(), hooks::host_hooks()) {
+        hooks.track(t.host());
     }
 }
 
@@ -141,6 +153,9 @@ pub(crate) fn set_history(t: &Tensor, node: NodeRef, nr: u32) {
     }
     if node.reaches_host() {
         t.mark_needs_tracking_fresh();
+        if !t.host().is_null() {
+            reaches(t);
+        }
     }
     t.mark_requires_grad_fresh();
     let version = t.storage().version();
@@ -156,7 +171,7 @@ pub(crate) fn set_history(t: &Tensor, node: NodeRef, nr: u32) {
 /// Gives a tensor another history: it was written to in place. A gradient that is kept for it is kept on.
 pub(crate) fn rebase(t: &Tensor, node: NodeRef, nr: u32) {
     if node.reaches_host() {
-        t.set_needs_tracking();
+        reaches(t);
     }
     if let Some((before, at, _)) = history(t)
         && before.is_watched()
@@ -286,10 +301,31 @@ pub fn set_requires_grad(t: &Tensor, on: bool) -> Result<()> {
 pub fn grad(t: &Tensor) -> Option<Tensor> {
     let (node, nr, _) = history(t)?;
     if let Some(leaf) = leaf_of(&node) {
-        return leaf.grad.lock().clone();
+        return leaf.grad.lock().get();
     }
     let slot = node.extra()?.retained(nr)?;
-    slot.lock().clone()
+    slot.lock().get()
+}
+
+/// The accumulator `node` keeps a gradient. One with a history usually leads back to the accumulator, and no owner
+/// outside is left when the leaf goes: the host's collector has to know of them all.
+pub(crate) fn keeps(node: &NodeRef, grad: &Tensor) {
+    if grad.requires_grad()
+        && let Some((history, _)) = grad_fn_edge(grad)
+    {
+        Node::list(node);
+        Node::list_below(&history);
+        reaches(grad);
+    }
+}
+
+/// Whether the history of `t` reaches host objects.
+pub(crate) fn reaches_host(t: &Tensor) -> bool {
+    match Part::of(t) {
+        Some(Part::Made(node)) => node.reaches_host(),
+        Some(Part::Meta(meta)) => meta.history().is_some_and(|(node, ..)| node.reaches_host()),
+        None => false,
+    }
 }
 
 /// Sets or clears the gradient kept for `t`.
@@ -305,10 +341,13 @@ pub fn set_grad(t: &Tensor, grad: Option<Tensor>) -> Result<()> {
     let old = if is_leaf(t) {
         let (node, _) = accumulator(t)?;
         let Some(leaf) = leaf_of(&node) else { return Ok(()) };
-        std::mem::replace(&mut *leaf.grad.lock(), grad)
+        if let Some(grad) = &grad {
+            keeps(&node, grad);
+        }
+        std::mem::replace(&mut *leaf.grad.lock(), Kept::new(grad))
     } else {
         let slot = retain_slot(t)?;
-        std::mem::replace(&mut *slot.lock(), grad)
+        std::mem::replace(&mut *slot.lock(), Kept::new(grad))
     };
     drop(old);
     Ok(())
@@ -335,6 +374,8 @@ pub fn register_hook(t: &Tensor, hook: Arc<dyn GradHook>) -> Result<(NodeRef, Ho
     require_grad(t)?;
     let (node, nr) = gradient_edge(t)?;
     let id = node.watched().add_hook(nr, hook);
+    Node::list(&node);
+    reaches(t);
     Ok((node, id))
 }
 
@@ -346,16 +387,14 @@ fn require_grad(t: &Tensor) -> Result<()> {
         .note("call requires_grad_() on it first"))
 }
 
-/// Reports the host objects of a node: those of its rule, hooks and payload, and the host nodes of its edges.
+/// Reports the host objects that a node owns a reference to, once for each: those of its hooks and its payload, of what
+/// it saved, and the host nodes of its edges. Its rule belongs to the op as well.
 pub fn trace_node(node: &Node, visit: &mut HostVisitor<'_>) {
-    node.rule().trace(visit);
     if let Some(extra) = node.extra() {
         extra.trace(visit);
     }
+    node.trace_saved(visit);
     for edge in node.edges() {
-        let host = edge.node.host();
-        if !host.is_null() {
-            visit(host);
-        }
+        visit_host(&edge.node, visit);
     }
 }

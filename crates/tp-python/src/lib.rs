@@ -51,6 +51,10 @@ mod _native {
             let compiled = compile::init_type();
             m.add("CompiledFunction", Bound::from_borrowed_ptr_or_err(m.py(), compiled.cast())?)?;
         }
+        // SAFETY: once, at import, with the lock held.
+        if !unsafe { hot::node_host::init() } {
+            return Err(PyErr::fetch(m.py()));
+        }
         tensor::register(m)?;
         autograd::register(m)?;
         graph::register(m)?;

@@ -3,6 +3,7 @@
 use crate::error;
 use crate::error::guarded;
 use crate::hot::ffi::Obj;
+use crate::hot::queue;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::{IntoPyObjectExt, ffi};
@@ -202,11 +203,23 @@ pub unsafe fn device_of(obj: Obj) -> Result<Option<Device>> {
 }
 
 /// A Python object that Rust structures carry without looking at it.
-pub struct Opaque(Py<PyAny>);
+/// It goes at once where the lock is held, which `Py` inside of a slot made by hand would not.
+pub struct Opaque(Obj);
+
+// SAFETY: the object is touched only with the interpreter lock held.
+unsafe impl Send for Opaque {}
+// SAFETY: as above.
+unsafe impl Sync for Opaque {}
+
+impl Drop for Opaque {
+    fn drop(&mut self) {
+        queue::release(self.0);
+    }
+}
 
 impl HostObject for Opaque {
     fn trace(&self, visit: &mut HostVisitor<'_>) {
-        visit(self.0.as_ptr().cast());
+        visit(self.0.cast());
     }
     fn clear(&self) {}
     fn as_any(&self) -> &dyn Any {
@@ -218,15 +231,14 @@ impl HostObject for Opaque {
 /// Live object, lock held.
 pub unsafe fn opaque(obj: Obj) -> HostRef {
     // SAFETY: a live object.
-    Arc::new(Opaque(error::attached(|py| unsafe { Bound::from_borrowed_ptr(py, obj) }.unbind())))
+    Arc::new(Opaque(unsafe { ffi::Py_NewRef(obj) }))
 }
 
 /// A new reference to the object inside, or to None.
 pub fn opaque_object(h: &HostRef) -> Obj {
-    error::attached(|py| match h.as_any().downcast_ref::<Opaque>() {
-        Some(o) => o.0.clone_ref(py).into_ptr(),
-        None => py.None().into_ptr(),
-    })
+    let object = h.as_any().downcast_ref::<Opaque>().map(|o| o.0);
+    // SAFETY: the object lives while `h` does; the interpreter lock is held.
+    unsafe { ffi::Py_NewRef(object.unwrap_or_else(|| ffi::Py_None())) }
 }
 
 /// The value of a one-element tensor.

@@ -1,7 +1,7 @@
 //! Adding gradients up. The first one is kept as it is, without a copy; a sum is written in place only where
 //! nobody else can see the buffer.
 
-use crate::tape::Leaf;
+use crate::tape::{Kept, Leaf, NodeRef};
 use crate::{meta, ops};
 use tp_dispatch::{Arg, Result, state};
 use tp_tensor::{DType, Tensor, keybits};
@@ -77,24 +77,28 @@ fn add(sum: Tensor, grad: Tensor) -> Result<Tensor> {
 /// Adds `grad` to a leaf's `.grad`. A first gradient is taken over as it is only where it is nobody else's; a later
 /// one is added in place, so that the user's `.grad` stays the same tensor, unless it has a history of its own.
 /// No lock is held while ops run: what another thread stored meanwhile is taken out and added too.
-pub(super) fn into_leaf(leaf: &Leaf, grad: Tensor) -> Result<()> {
+pub(super) fn into_leaf(node: &NodeRef, leaf: &Leaf, grad: Tensor) -> Result<()> {
     let mut grad = grad;
     loop {
-        let before = leaf.grad.lock().take();
+        let before = leaf.grad.lock().take().into_tensor();
         let sum = match before {
             Some(old) if !state::is_grad_enabled() && is_ours(&old) && add_small(&old, &grad) => old,
             before => match combine(before.as_ref(), &grad) {
                 Ok(Some(sum)) => sum,
                 Ok(None) => grad,
                 Err(e) => {
-                    *leaf.grad.lock() = before;
+                    let none = std::mem::replace(&mut *leaf.grad.lock(), Kept::new(before));
+                    drop(none);
                     return Err(e);
                 }
             },
         };
+        if sum.requires_grad() {
+            meta::keeps(node, &sum);
+        }
         let mut slot = leaf.grad.lock();
         if slot.is_none() {
-            *slot = Some(sum);
+            *slot = Kept::new(Some(sum));
             return Ok(());
         }
         grad = sum;

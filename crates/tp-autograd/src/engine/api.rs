@@ -53,7 +53,9 @@ pub fn backward(
         let Some(grad) = grad.map(accumulate::own).transpose()? else { continue };
         let (node, _) = meta::gradient_edge(input)?;
         match node.extra().and_then(|e| e.leaf.as_ref()) {
-            Some(leaf) => accumulate::into_leaf(leaf, grad)?,
+            Some(leaf) => accumulate::into_leaf(&node, leaf, grad)?,
+            // The run has added to a gradient that is kept anyway.
+            None if meta::retains_grad(input) => {}
             None => {
                 let sum = match meta::grad(input) {
                     Some(before) => ops::add(&before, &grad)?,

@@ -8,7 +8,7 @@ use super::{accumulate, check};
 use crate::anomaly;
 use crate::discard::discard;
 use crate::rule::{BackwardCtx, Gradients};
-use crate::tape::{Claim, Node, NodeExtra, NodeRef};
+use crate::tape::{Claim, Kept, Node, NodeExtra, NodeRef};
 use smallvec::SmallVec;
 use std::collections::BinaryHeap;
 use std::mem::ManuallyDrop;
@@ -280,7 +280,7 @@ fn alone(node: &Node, nr: u32, grad: Tensor) -> Result<Grads> {
     Ok(grads)
 }
 
-fn finish_leaf(node: &Node, grads: &mut [Option<Tensor>]) -> Result<()> {
+fn finish_leaf(node: &NodeRef, grads: &mut [Option<Tensor>]) -> Result<()> {
     let leaf = node.extra().and_then(|e| e.leaf.as_ref());
     let (Some(leaf), Some(grad)) = (leaf, grads.first_mut().and_then(Option::take)) else { return Ok(()) };
     let spec = &leaf.spec;
@@ -296,7 +296,7 @@ fn finish_leaf(node: &Node, grads: &mut [Option<Tensor>]) -> Result<()> {
             Error::contract("TP3204", message).note("the backward of an operation on the way is wrong")
         );
     }
-    accumulate::into_leaf(leaf, grad)
+    accumulate::into_leaf(node, leaf, grad)
 }
 
 /// Hooks see the whole gradient of an output and may replace it; then it is kept where the user asked for it.
@@ -311,12 +311,13 @@ fn run_hooks(extra: &NodeExtra, grads: &mut [Option<Tensor>]) -> Result<()> {
             *grad = check::fit(other, sizes, dtype, whose)?;
         }
         if let Some(kept) = extra.retained(nr as u32) {
-            let before = kept.lock().take();
+            let before = kept.lock().take().into_tensor();
             let sum = match before {
                 None => accumulate::own(grad.clone())?,
                 Some(old) => crate::ops::add(&old, grad)?,
             };
-            drop(kept.lock().replace(sum));
+            let none = std::mem::replace(&mut *kept.lock(), Kept::new(Some(sum)));
+            drop(none);
         }
     }
     Ok(())

@@ -2,9 +2,9 @@
 //! the node; what is saved, and in which order, is what `save_inputs` and `save_outputs` of the rule say.
 
 use super::{DTYPE_SHIFT, ExprRule};
+use crate::meta;
 use crate::rule::RuleHandle;
-use crate::tape::{self, Counts, Draft, Edge, Head, SavedTensor, flag};
-use crate::{hooks, meta};
+use crate::tape::{self, Counts, Draft, Edge, Head, Node, SavedTensor, flag};
 use std::ptr;
 use tp_dispatch::dispatcher::redispatch_short;
 use tp_dispatch::{Arg, Call, DispatchKey, Error, Result, Rets, Value, push_tensor, redispatch};
@@ -126,8 +126,8 @@ impl ExprRule {
                 flags |= flag::VIEW;
             }
             let node = draft.finish_with(tape::tick(newest), flags);
-            if reaches && let Some(hooks) = hooks::host_hooks() {
-                hooks.recorded(&node);
+            if reaches {
+                Node::list(&node);
             }
             meta::set_history(out, node, 0);
         }

@@ -5,6 +5,7 @@
 use super::node::Node;
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::Ordering;
 
 struct DropList {
     head: Cell<*mut Node>,
@@ -24,6 +25,7 @@ pub(super) unsafe fn push(node: NonNull<Node>) {
     // SAFETY: this thread's list; the node is ours alone, and nodes on the list are owned by it.
     unsafe {
         let list = &*own();
+        node.as_ref().refs.store(0, Ordering::Relaxed);
         node.as_ref().set_link(list.head.get());
         list.head.set(node.as_ptr());
         if list.draining.replace(true) {

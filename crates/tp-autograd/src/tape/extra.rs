@@ -2,6 +2,7 @@
 //! rule keeps.
 
 use super::packed::Packed;
+use super::saved::Kept;
 use crate::spin::Spin;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -44,7 +45,7 @@ impl Spec {
 }
 
 /// A gradient kept for the user.
-pub(crate) type GradSlot = Spin<Option<Tensor>>;
+pub(crate) type GradSlot = Spin<Kept>;
 
 /// What a leaf's accumulator keeps: it outlives neither the leaf nor the graph, and does not own the leaf.
 pub(crate) struct Leaf {
@@ -109,7 +110,7 @@ impl NodeExtra {
         if let Some((_, slot)) = retained.iter().find(|(n, _)| *n == nr) {
             return slot.clone();
         }
-        let slot = Arc::new(Spin::new(None));
+        let slot = Arc::new(Spin::new(Kept::NONE));
         retained.push((nr, slot.clone()));
         slot
     }
@@ -139,16 +140,22 @@ impl NodeExtra {
     pub fn trace(&self, visit: &mut HostVisitor<'_>) {
         // A thread inside `lock` is not in the collector, so a held lock means that this one is being changed by
         // the thread that collects: its objects are in use and stay.
+        // What somebody else holds too is not ours alone, and stays.
         if let Some(hooks) = self.hooks.try_lock() {
-            hooks.iter().for_each(|h| h.hook.trace(visit));
+            let own = hooks.iter().filter(|h| Arc::strong_count(&h.hook) == 1);
+            own.for_each(|h| h.hook.trace(visit));
         }
         if let Some(payload) = self.payload.try_lock()
             && let Some(payload) = &*payload
+            && Arc::strong_count(payload) == 1
         {
             payload.trace(visit);
         }
         if let Some(packed) = self.packed.try_lock() {
             packed.iter().for_each(|p| p.trace(visit));
+        }
+        if let Some(host) = self.leaf.as_ref().and_then(|leaf| leaf.grad.lock().saved().handed()) {
+            visit(host);
         }
     }
 
@@ -163,12 +170,13 @@ impl NodeExtra {
         let hooks = std::mem::take(&mut *self.hooks.lock());
         let retained = std::mem::take(&mut *self.retained.lock());
         let packed = std::mem::take(&mut *self.packed.lock());
-        (hooks, retained, packed, self.payload.lock().take())
+        let grad = self.leaf.as_ref().map(|leaf| leaf.grad.lock().take());
+        (hooks, retained, packed, grad, self.payload.lock().take())
     }
 
     pub(crate) fn with_leaf(spec: Spec) -> Box<NodeExtra> {
         Box::new(NodeExtra {
-            leaf: Some(Leaf { spec, grad: Spin::new(None) }),
+            leaf: Some(Leaf { spec, grad: Spin::new(Kept::NONE) }),
             host: AtomicPtr::new(ptr::null_mut()),
             ..NodeExtra::default()
         })

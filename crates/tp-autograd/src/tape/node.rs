@@ -7,7 +7,6 @@
 //! claimed keep their gradients in a table of their own. The claim word doubles as the link of the drop list, for
 //! a dying node cannot be claimed.
 
-use super::drop_list;
 use super::extra::{NodeExtra, Spec};
 use super::handle::NodeRef;
 use super::saved::SavedTensor;
@@ -37,8 +36,14 @@ pub(crate) mod flag {
     pub const WATCHED: u16 = 1 << 6;
     /// It keeps a `Spec` per edge and per output.
     pub const SPECS: u16 = 1 << 7;
+    /// The host has its address: its block stays until the host gives it back.
+    pub const LISTED: u16 = 1 << 8;
+    /// Nothing is left of it but the block.
+    pub const DEAD: u16 = 1 << 9;
+    /// It and all below it are on the host's list.
+    pub const CLOSED: u16 = 1 << 10;
     /// A leaf that nobody but the transform that made it can name.
-    pub const HIDDEN: u16 = 1 << 8;
+    pub const HIDDEN: u16 = 1 << 11;
 }
 
 #[repr(C)]
@@ -159,7 +164,11 @@ impl Node {
                 drop(Box::from_raw(extra));
             }
             n.drop_rule();
-            pool::node_free(node.cast(), counts.layout());
+            if n.flags.load(Ordering::Acquire) & flag::LISTED != 0 {
+                n.flags.fetch_or(flag::DEAD, Ordering::Release);
+            } else {
+                pool::node_free(node.cast(), counts.layout());
+            }
         }
     }
 
@@ -204,7 +213,7 @@ impl Node {
     }
 
     #[inline]
-    fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> Counts {
         let Node { outputs, edges, saved, values, .. } = *self;
         Counts { outputs, edges, saved, values, specs: self.has(flag::SPECS) }
     }
@@ -347,7 +356,7 @@ impl Node {
 
     // ---- saved tensors ----
 
-    fn with_saved<R>(&self, f: impl FnOnce(&mut [SavedTensor]) -> R) -> R {
+    pub(super) fn with_saved<R>(&self, f: impl FnOnce(&mut [SavedTensor]) -> R) -> R {
         while self.lock.swap(true, Ordering::Acquire) {
             std::thread::yield_now();
         }
@@ -393,7 +402,7 @@ impl Node {
         });
     }
 
-    /// Saved tensors as they are, for the host's collector and for people.
+    /// Saved tensors as they are, for people.
     pub fn saved_tensors(&self) -> SmallVec<[Option<Tensor>; 3]> {
         self.with_saved(|saved| saved.iter().map(|s| s.raw().cloned()).collect())
     }
@@ -401,37 +410,8 @@ impl Node {
     /// Takes out everything that may close a cycle, and leaves the node freed.
     pub fn clear(&self) {
         let taken = self.open_saved(false);
-        let extra = self.extra().map(NodeExtra::clear);
-        drop((taken, extra));
         self.flags.fetch_or(flag::FREED, Ordering::Relaxed);
-    }
-
-    // ---- the host's node ----
-
-    /// The host object that stands for this node, if the door made one.
-    pub fn host(&self) -> *mut () {
-        self.extra().map_or(ptr::null_mut(), |e| e.host.load(Ordering::Acquire))
-    }
-
-    /// References to this node that Rust counts.
-    pub fn ref_count(&self) -> u32 {
-        self.refs.load(Ordering::Acquire)
-    }
-
-    /// From now on the owners of this node are counted by `host`, which starts with the present count. Once only,
-    /// and under the host's lock.
-    pub fn promote(&self, host: *mut ()) -> u32 {
-        self.extra_or_install().host.store(host, Ordering::Release);
-        self.flags.fetch_or(flag::HOSTED, Ordering::AcqRel);
-        self.ref_count()
-    }
-
-    /// Frees a hosted node: its host object is gone.
-    ///
-    /// # Safety
-    /// `node` was promoted, its host's count is zero, and nobody uses it again.
-    pub unsafe fn free_hosted(node: NonNull<Node>) {
-        // SAFETY: the caller's promise.
-        unsafe { drop_list::push(node) }
+        drop(taken);
+        drop(self.extra().map(NodeExtra::clear));
     }
 }

@@ -26,9 +26,11 @@ pub(super) struct Packed {
 }
 
 impl Packed {
+    /// The hooks are shared with other nodes; what they made of this tensor is the node's own.
     pub fn trace(&self, visit: &mut HostVisitor<'_>) {
-        self.hooks.trace(visit);
-        if let Value::Host(object) = &self.value {
+        if let Value::Host(object) = &self.value
+            && Arc::strong_count(object) == 1
+        {
             object.trace(visit);
         }
     }

@@ -3,12 +3,12 @@
 use super::draft::{Draft, Head};
 use super::extra::{Label, NodeExtra, Spec};
 use super::handle::NodeRef;
-use super::node::{Counts, Edge, flag, tick};
+use super::node::{Counts, Edge, Node, flag, tick};
 use super::packed::{self, Packed, SavedHooks};
 use super::saved::{self, SavedTensor};
 use crate::discard::is_spent;
 use crate::rule::{Rule, RuleHandle, VjpRule};
-use crate::{anomaly, hooks, meta};
+use crate::{anomaly, meta};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::ptr;
@@ -243,10 +243,8 @@ impl Recipe<'_> {
             draft.fill(edges, &mut saved.tensors, &mut saved.values);
             draft.finish()
         };
-        if flags & flag::REACHES != 0
-            && let Some(hooks) = hooks::host_hooks()
-        {
-            hooks.recorded(&node);
+        if flags & flag::REACHES != 0 {
+            Node::list(&node);
         }
         Ok(node)
     }

@@ -3,39 +3,60 @@
 //! gradients are recorded.
 
 use super::handle::NodeRef;
-use crate::meta;
+use crate::{hooks, meta};
+use std::mem::ManuallyDrop;
 use tp_dispatch::{Error, Result, state};
 use tp_tensor::Tensor;
 
-#[derive(Clone)]
 pub struct SavedTensor {
-    tensor: Option<Tensor>,
+    tensor: ManuallyDrop<Option<Tensor>>,
     version: u32,
-    /// Which output it is, or `INPUT` for a tensor that existed before; with `PACKED` when hooks keep it.
+    /// Which output it is, or `INPUT` for a tensor that existed before; with `PACKED` when hooks keep it, with
+    /// `HANDED` when the reference is one to the tensor's host object.
     nr: u32,
 }
 
-pub(super) const INPUT: u32 = PACKED - 1;
+pub(super) const INPUT: u32 = HANDED - 1;
 const PACKED: u32 = 1 << 31;
+const HANDED: u32 = 1 << 30;
+const NR: u32 = HANDED - 1;
+
+impl Clone for SavedTensor {
+    fn clone(&self) -> SavedTensor {
+        SavedTensor { tensor: self.tensor.clone(), version: self.version, nr: self.nr & !HANDED }
+    }
+}
+
+impl Drop for SavedTensor {
+    #[inline]
+    fn drop(&mut self) {
+        if self.nr & HANDED != 0 {
+            return self.give_back();
+        }
+        // SAFETY: dropped once, here.
+        unsafe { ManuallyDrop::drop(&mut self.tensor) }
+    }
+}
 
 impl SavedTensor {
     #[inline]
     pub fn input(t: &Tensor) -> SavedTensor {
-        SavedTensor { tensor: Some(t.clone()), version: t.storage().version(), nr: INPUT }
+        SavedTensor { tensor: ManuallyDrop::new(Some(t.clone())), version: t.storage().version(), nr: INPUT }
     }
 
     #[inline]
     pub fn output(t: &Tensor, nr: usize) -> SavedTensor {
-        SavedTensor { tensor: Some(t.detach()), version: t.storage().version(), nr: nr as u32 }
+        let tensor = ManuallyDrop::new(Some(t.detach()));
+        SavedTensor { tensor, version: t.storage().version(), nr: nr as u32 }
     }
 
     pub fn none() -> SavedTensor {
-        SavedTensor { tensor: None, version: 0, nr: INPUT }
+        SavedTensor { tensor: ManuallyDrop::new(None), version: 0, nr: INPUT }
     }
 
     /// The place of a tensor that hooks keep.
     pub(super) fn packed(nr: u32) -> SavedTensor {
-        SavedTensor { tensor: None, version: 0, nr: nr | PACKED }
+        SavedTensor { tensor: ManuallyDrop::new(None), version: 0, nr: nr | PACKED }
     }
 
     #[inline]
@@ -44,7 +65,38 @@ impl SavedTensor {
     }
 
     pub(super) fn take(&mut self) -> SavedTensor {
-        SavedTensor { tensor: self.tensor.take(), version: self.version, nr: self.nr }
+        let left =
+            SavedTensor { tensor: ManuallyDrop::new(None), version: self.version, nr: self.nr & !HANDED };
+        std::mem::replace(self, left)
+    }
+
+    /// Whether it reaches host objects and is not owned by way of one yet.
+    pub(super) fn should_hand_over(&self) -> bool {
+        self.nr & HANDED == 0 && self.raw().is_some_and(|t| t.needs_tracking() || meta::reaches_host(t))
+    }
+
+    /// From now on the reference is one to the host object of `t`, which the caller gives; false where something else
+    /// is saved here by now.
+    pub(super) fn hand_over(&mut self, t: &Tensor) -> bool {
+        if !self.should_hand_over() || !self.raw().is_some_and(|own| own.same(t)) {
+            return false;
+        }
+        // SAFETY: a second handle of what stays readable: `t` keeps the header now, its host object from here on.
+        drop(unsafe { std::ptr::read(&raw const self.tensor) }.take());
+        self.nr |= HANDED;
+        true
+    }
+
+    #[cold]
+    fn give_back(&mut self) {
+        if let (Some(t), Some(hooks)) = (self.raw(), hooks::host_hooks()) {
+            hooks.release(t.host());
+        }
+    }
+
+    /// The host object that the reference is one to.
+    pub(crate) fn handed(&self) -> Option<*mut ()> {
+        if self.nr & HANDED == 0 { None } else { self.raw().map(Tensor::host) }
     }
 
     pub(super) fn raw(&self) -> Option<&Tensor> {
@@ -60,7 +112,7 @@ impl SavedTensor {
     /// The same without a new reference; None also for an output while gradients are recorded.
     #[inline]
     pub(crate) fn borrow(&self, node: &NodeRef) -> Result<Option<&Tensor>> {
-        if self.nr & !PACKED != INPUT && state::is_grad_enabled() {
+        if self.nr & NR != INPUT && state::is_grad_enabled() {
             return Ok(None);
         }
         self.checked(node)
@@ -68,7 +120,7 @@ impl SavedTensor {
 
     #[inline]
     fn checked(&self, node: &NodeRef) -> Result<Option<&Tensor>> {
-        let Some(t) = &self.tensor else { return Ok(None) };
+        let Some(t) = self.raw() else { return Ok(None) };
         let now = t.storage().version();
         if now == self.version { Ok(Some(t)) } else { Err(self.stale(t, now, node)) }
     }
@@ -76,7 +128,7 @@ impl SavedTensor {
     /// The saved value as a rule sees it: an output is tied to the graph again while gradients are recorded.
     #[inline]
     pub(super) fn again(&self, t: Tensor, node: &NodeRef) -> Tensor {
-        let nr = self.nr & !PACKED;
+        let nr = self.nr & NR;
         if nr == INPUT || !state::is_grad_enabled() {
             return t;
         }
@@ -87,7 +139,7 @@ impl SavedTensor {
 
     #[cold]
     fn stale(&self, t: &Tensor, now: u32, node: &NodeRef) -> Error {
-        let what = if self.nr == INPUT { "an input" } else { "an output" };
+        let what = if self.nr & NR == INPUT { "an input" } else { "an output" };
         let message = format!(
             "{what} needed to compute the gradient was modified by an in-place operation: {t:?} is at version {now}, expected version {}",
             self.version
@@ -95,5 +147,49 @@ impl SavedTensor {
         Error::autograd("TP3003", message).with_op(node.name()).note(
             "clone() the tensor before it is written to, or use the operation that returns a new tensor",
         )
+    }
+}
+
+/// A gradient kept for the user, or none.
+pub(crate) struct Kept(SavedTensor);
+
+impl Kept {
+    pub const NONE: Kept = Kept(SavedTensor { tensor: ManuallyDrop::new(None), version: 0, nr: INPUT });
+
+    pub fn new(t: Option<Tensor>) -> Kept {
+        Kept(SavedTensor { tensor: ManuallyDrop::new(t), version: 0, nr: INPUT })
+    }
+
+    pub fn is_none(&self) -> bool {
+        self.0.raw().is_none()
+    }
+
+    pub fn get(&self) -> Option<Tensor> {
+        self.0.raw().cloned()
+    }
+
+    /// Moves it out. Nothing is dropped, so that a lock may be held.
+    #[inline]
+    pub fn take(&mut self) -> Kept {
+        std::mem::replace(self, Kept::NONE)
+    }
+
+    /// A handle of its own. Not while a lock is held: code of the host may run.
+    #[inline]
+    pub fn into_tensor(mut self) -> Option<Tensor> {
+        if self.0.nr & HANDED != 0 {
+            return self.get();
+        }
+        self.0.tensor.take()
+    }
+
+    pub(super) fn saved(&mut self) -> &mut SavedTensor {
+        &mut self.0
+    }
+}
+
+impl Default for Kept {
+    fn default() -> Kept {
+        Kept::NONE
     }
 }

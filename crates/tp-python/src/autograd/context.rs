@@ -150,7 +150,7 @@ pub unsafe fn saved(op: Obj) -> Result<Vec<Option<Tensor>>> {
         });
         match (own, any, phase) {
             (Some(call), ..) => unpack(&*call),
-            (None, Some(call), _) => (*call).copied(|call| unpack(call)),
+            (None, Some(call), _) => (*call).copied(unpack),
             (None, None, Phase::Setup) => Ok(with(op, |s| s.to_save.clone())),
             (None, None, phase) => Err(not_now(phase)),
         }

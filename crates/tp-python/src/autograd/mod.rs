@@ -126,6 +126,12 @@ fn backward(
     .py(py)
 }
 
+/// How many nodes of the tape that reach Python objects are alive.
+#[pyfunction]
+fn live_nodes() -> usize {
+    crate::hot::node_host::live()
+}
+
 /// Whether two tensors are over the same storage.
 #[pyfunction]
 fn shares_storage(a: TensorArg, b: TensorArg) -> bool {
@@ -269,6 +275,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<AnomalyMode>()?;
     hooks::register(m)?;
     packing::register(m)?;
+    m.add_function(wrap_pyfunction!(live_nodes, m)?)?;
     m.add_function(wrap_pyfunction!(shares_storage, m)?)?;
     m.add_function(wrap_pyfunction!(adopt_history, m)?)?;
     m.add_function(wrap_pyfunction!(register_autograd, m)?)?;
