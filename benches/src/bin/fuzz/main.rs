@@ -3,7 +3,6 @@
 //!
 //!     cargo run --release -p tp-bench --bin fuzz -- --schemas 10000000 --calls 1000000 --seconds 600 --seed 1
 
-#[path = "../../../../crates/tp-kernels/tests/hostile/calls.rs"]
 mod calls;
 mod schemas;
 
