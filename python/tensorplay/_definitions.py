@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, overload
 
-from tensorplay import _native, _op
+from tensorplay import _native, _op, ops
 from tensorplay._infer import infer_schema, mutated_names
 from tensorplay._native import CustomOpDef, Schema
 from tensorplay._places import caller, place_of, stack_level
@@ -24,10 +24,11 @@ from tensorplay._record import (
     labels,
     layouts,
     record_of,
+    require_device,
     schema_of,
     slots,
 )
-from tensorplay.errors import ArgumentError, RegistrationError, SchemaError
+from tensorplay.errors import ArgumentError, RegistrationError, SchemaError, UnsupportedError
 
 __all__ = ["custom_op", "define", "define_record", "when_defined"]
 
@@ -110,14 +111,24 @@ def custom_op(
     parsed = op_schema(name, fn, mutates_args, schema, labels(tags, None, "tag"))
     record = Record(place_of(fn), "custom_op", fn, slots(device_types), layouts(layout, parsed))
     if record.devices != ("default",):
-        _require_device(parsed)
+        require_device(parsed)
     op, _ = define_record(
         parsed, record, _effects(effects, deterministic), labels(tags, None, "tag"), override
     )
     for slot in record.devices:
         _op.register_kernel(name, slot, fn)
-    functools.update_wrapper(op, fn, updated=())
+    document(op, fn)
     return op
+
+
+def document(op: CustomOpDef, fn: Callable[..., Any]) -> None:
+    """Gives an op the name, the docstring and the signature of its author's function."""
+    author = fn
+    while isinstance(author, functools.partial):
+        author = author.func
+    functools.update_wrapper(op, author, updated=())
+    # `inspect.signature` follows it: what a partial has bound is no argument of the op.
+    op.__wrapped__ = fn
 
 
 def check_name(name: str) -> None:
@@ -152,7 +163,8 @@ def op_schema(
 ) -> Schema:
     """The schema of `fn`: as given, checked against the function and `mutates_args`, or inferred."""
     if text is None:
-        return Schema.parse(infer_schema(fn, mutates_args=mutates_args, op_name=name, tags=tags))
+        inferred = infer_schema(fn, mutates_args=mutates_args, op_name=name, tags=tags)
+        return _without_keyword_tensors(Schema.parse(inferred), tags)
     parsed = Schema.parse(name + text if text.lstrip().startswith("(") else text)
     if parsed.name != name:
         raise SchemaError(f"the schema is of {parsed.name!r}, the op is {name!r}", code="TP1325")
@@ -163,20 +175,20 @@ def op_schema(
             code="TP1326",
         )
     check_accepts(fn, parsed, names=True, what="the function")
-    return parsed
+    return _without_keyword_tensors(parsed, tags)
 
 
-def _require_device(schema: Schema) -> None:
-    """An op without Tensor arguments is dispatched by its argument `device`."""
-    arguments = schema.arguments
-    if any(a["is_tensor"] for a in arguments):
-        return
-    if not any(a["name"] == "device" and a["type"].startswith("Device") for a in arguments):
-        raise SchemaError(
-            f"{schema.name} has device_types and no Tensor argument: nothing says which kernel to run",
-            code="TP1327",
-            notes=("add an argument `device: tensorplay.device`, or leave device_types out",),
+def _without_keyword_tensors(schema: Schema, tags: Sequence[str]) -> Schema:
+    """Refuses keyword-only Tensors that are no outputs: a backward rule has no place for their gradients."""
+    found = [a["name"] for a in schema.arguments if a["kwarg_only"] and a["is_tensor"]]
+    if found and "out" not in tags:
+        raise UnsupportedError(
+            f"argument {found[0]!r} is a keyword-only Tensor, whose gradient a backward rule could not return",
+            code="TP1328",
+            op=schema.name,
+            notes=("make it positional; outputs that are passed in need tags=('out',)",),
         )
+    return schema
 
 
 def define_record(
@@ -197,9 +209,23 @@ def define_record(
             UserWarning,
             stacklevel=stack_level(),
         )
-    for register in _waiting.pop(name, ()):
-        register()
+    _register_waiting(op, name, record, registration)
     return op, registration
+
+
+def _register_waiting(op: CustomOpDef, name: str, record: Record, registration: _native.Registration) -> None:
+    """Registers what was waiting for the op. Where one does not fit, the op is not defined and the others wait on."""
+    waiting = _waiting.pop(name, [])
+    for i, register in enumerate(waiting):
+        try:
+            register()
+        except BaseException:
+            registration.undo()
+            forget_record(op, record)
+            rest = waiting[:i] + waiting[i + 1 :]
+            if rest:
+                _waiting[name] = rest
+            raise
 
 
 def _replaces(
@@ -289,6 +315,8 @@ def define(
 def _undefine(op: CustomOpDef, record: Record, registration: _native.Registration) -> None:
     registration.undo()
     forget_record(op, record)
+    if not _native.op_overloads(op):
+        ops._forget(_native.op_name(op))
 
 
 def when_defined(name: str, register: Callable[[], None]) -> None:

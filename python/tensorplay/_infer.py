@@ -7,6 +7,7 @@ may say. Not here: parsing schema text (the extension) and registering it (`_def
 from __future__ import annotations
 
 import collections.abc
+import functools
 import inspect
 import math
 import types
@@ -21,6 +22,8 @@ from tensorplay.errors import ArgumentError, SchemaError
 __all__ = ["infer_schema", "mutated_names"]
 
 _EMPTY = inspect.Parameter.empty
+# Strings within strings that an annotation may be.
+_QUOTES = 8
 _NUMBERS = {int, float, bool}
 _SIMPLE: dict[Any, str] = {
     _native.Tensor: "Tensor",
@@ -54,7 +57,7 @@ def infer_schema(
 
     A parameter without an annotation is a Tensor, or of the type of its default; a missing return annotation means one
     Tensor. `mutates_args` is a sequence of names, or "unknown" for every Tensor argument. The tag "inplace" declares
-    that the first argument is written to and returned, "out" that the keyword-only ones are.
+    that the first Tensor is written to and returned, "out" that the keyword-only ones are.
     """
     parameters = _parameters(fn)
     resolve = _Resolver(fn)
@@ -72,7 +75,7 @@ def infer_schema(
         pieces.append(f"{kind} {parameter.name}{default}")
     returns = _returned_type(fn, resolve)
     if "inplace" in tags or "out" in tags:
-        returns = _aliased_returns(tags, parameters, mutated, returns)
+        returns = _aliased_returns(tags, parameters, kinds, mutated, returns)
     return f"{op_name or ''}({', '.join(pieces)}) -> {returns}"
 
 
@@ -88,6 +91,12 @@ def mutated_names(mutates_args: Iterable[str] | str, kinds: Mapping[str, str]) -
             notes=(
                 f"write mutates_args=({mutates_args!r},), or mutates_args='unknown' for every Tensor argument",
             ),
+        )
+    if not isinstance(mutates_args, collections.abc.Iterable):
+        raise ArgumentError(
+            f"mutates_args must be a sequence of argument names, got {mutates_args!r}",
+            code="TP1021",
+            notes=("write mutates_args=() for an op that writes to nothing",),
         )
     names = list(mutates_args)
     for name in names:
@@ -145,7 +154,7 @@ class _Resolver:
     """Annotations written as strings, looked up where the author could see the names: closure, enclosing functions, globals."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        while hasattr(fn, "func") and not hasattr(fn, "__code__"):
+        while isinstance(fn, functools.partial):
             fn = fn.func
         inner = inspect.unwrap(fn)
         if not hasattr(inner, "__code__"):
@@ -157,7 +166,7 @@ class _Resolver:
         code = getattr(self.function, "__code__", None)
         closure: dict[str, Any] = {}
         for name, cell in zip(
-            code.co_freevars if code else (), self.function.__closure__ or (), strict=False
+            code.co_freevars if code else (), getattr(self.function, "__closure__", None) or (), strict=False
         ):
             try:
                 closure[name] = cell.cell_contents
@@ -167,9 +176,15 @@ class _Resolver:
         return ChainMap(closure, *enclosing)
 
     def __call__(self, annotation: Any, what: str) -> Any:
-        text = annotation.__forward_arg__ if isinstance(annotation, typing.ForwardRef) else annotation
-        if not isinstance(text, str):
-            return annotation
+        for _ in range(_QUOTES):
+            text = annotation.__forward_arg__ if isinstance(annotation, typing.ForwardRef) else annotation
+            if not isinstance(text, str):
+                return annotation
+            annotation = self.evaluated(text, what)
+        raise SchemaError(f"{what} is annotated by strings within strings: {annotation!r}", code="TP1027")
+
+    def evaluated(self, text: str, what: str) -> Any:
+        """One string as an annotation; a quoted one under the future import gives a string again."""
         try:
             return eval(text, self.globals, self.names())
         except NameError as error:
@@ -203,7 +218,8 @@ def _type_text(annotation: Any, resolve: _Resolver, what: str) -> str | None:
     if getattr(annotation, "__module__", None) == "numbers" and annotation.__qualname__ == "Number":
         return "Scalar"
     if typing.get_origin(annotation) in (list, collections.abc.Sequence):
-        element = _type_text(typing.get_args(annotation)[0], resolve, what)
+        held = typing.get_args(annotation)
+        element = _type_text(held[0], resolve, what) if held else None
         return f"{element}[]" if element in _ELEMENTS else None
     try:
         return _SIMPLE.get(annotation)
@@ -220,15 +236,29 @@ def _parameter_type(parameter: inspect.Parameter, resolve: _Resolver, fn: Callab
         return text
     annotation = resolve(parameter.annotation, what)
     notes = [f"supported: {_SUPPORTED}"]
-    if typing.get_origin(annotation) is tuple or annotation is tuple:
-        items = [a for a in typing.get_args(annotation) if a is not ...]
+    inside = _tuple_in(annotation)
+    if inside is not None:
+        items = [a for a in typing.get_args(inside) if a is not ...]
         element = _name(items[0]) if items else "int"
         notes.insert(0, f"write list[{element}]: a call may still pass a tuple")
+    elif (typing.get_origin(annotation) or annotation) in (
+        list,
+        collections.abc.Sequence,
+    ) and not typing.get_args(annotation):
+        notes.insert(0, "say what it holds: list[Tensor], list[int]")
     raise SchemaError(
         f"{what} is annotated {_name(annotation)}, which no schema type stands for, in {_shown(fn)}",
         code="TP1028",
         notes=tuple(notes),
     )
+
+
+def _tuple_in(annotation: Any) -> Any:
+    """The tuple in an annotation: itself, or a member of a union or a list."""
+    if typing.get_origin(annotation) is tuple or annotation is tuple:
+        return annotation
+    members = typing.get_args(annotation)
+    return next((found for m in members if (found := _tuple_in(m)) is not None), None)
 
 
 def _name(annotation: Any) -> str:
@@ -276,6 +306,8 @@ def _default_text(parameter: inspect.Parameter, kind: str) -> str:
                 "defaults are None, int, float, bool, str, dtype and device values of the parameter's type",
             ),
         )
+    if base == "float" and type(value) is int:
+        value = _as_float(value, parameter, kind)
     if isinstance(value, float):
         return ("-inf" if value < 0 else "inf") if math.isinf(value) else repr(value)
     if isinstance(value, _native.dtype):
@@ -283,6 +315,16 @@ def _default_text(parameter: inspect.Parameter, kind: str) -> str:
     if isinstance(value, (str, _native.device)):
         return _quoted(str(value))
     return repr(value)
+
+
+def _as_float(value: int, parameter: inspect.Parameter, kind: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise SchemaError(
+            f"parameter {parameter.name!r} of type {kind} cannot have the default {value!r}: no float is that large",
+            code="TP1030",
+        ) from None
 
 
 def _quoted(text: str) -> str:
@@ -318,15 +360,23 @@ def _returned_type(fn: Callable[..., Any], resolve: _Resolver) -> str:
 
 
 def _aliased_returns(
-    tags: Sequence[str], parameters: list[inspect.Parameter], mutated: frozenset[str], returns: str
+    tags: Sequence[str],
+    parameters: list[inspect.Parameter],
+    kinds: Mapping[str, str],
+    mutated: frozenset[str],
+    returns: str,
 ) -> str:
     """Return types of an op that hands back what it wrote to."""
     if "inplace" in tags and "out" in tags:
         raise SchemaError("an op cannot have both tags 'inplace' and 'out'", code="TP1032")
     names = [p.name for p in parameters]
     written = sorted(names.index(name) for name in mutated)
-    if "inplace" in tags and written != [0]:
-        raise SchemaError("tag 'inplace': exactly the first argument must be in mutates_args", code="TP1032")
+    tensors = [i for i, p in enumerate(parameters) if kinds[p.name].startswith("Tensor")]
+    positional = [i for i in tensors if parameters[i].kind is not inspect.Parameter.KEYWORD_ONLY]
+    if "inplace" in tags and written != positional[:1]:
+        raise SchemaError(
+            "tag 'inplace': exactly the first positional Tensor must be in mutates_args", code="TP1032"
+        )
     keyword_only = [i for i, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY]
     if "out" in tags and (not written or not set(written) <= set(keyword_only)):
         raise SchemaError("tag 'out': the arguments written to must be keyword-only Tensors", code="TP1032")

@@ -6,6 +6,7 @@ Lives here: `Library` and the free `impl`. Not here: what a definition or a kern
 from __future__ import annotations
 
 import functools
+import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import Any
 
 from tensorplay import _definitions, _native, _op
 from tensorplay._native import CustomOpDef
-from tensorplay._places import Place, caller
+from tensorplay._places import Place, caller, stack_level
 from tensorplay._record import full_name
 from tensorplay.errors import RegistrationError, SchemaError
 
@@ -109,6 +110,8 @@ class Library:
         The device is given as `device_type="cpu"` or by the names that other frameworks use: "CPU", "CUDA", "Meta" (the
         fake rule) or "CompositeExplicitAutograd" (the default slot).
         """
+        if not self._end.alive:
+            raise RegistrationError(f"the library of '{self.ns}' was destroyed", code="TP1332")
         key = device_type or kwargs.pop("dispatch_key", dispatch_key) or self.dispatch_key
         if kwargs:
             raise TypeError(f"impl() got an unexpected keyword argument {next(iter(kwargs))!r}")
@@ -131,19 +134,19 @@ class Library:
                 code="TP1335",
             )
         self._implemented.add((target, slot))
-        _definitions.when_defined(target, lambda: self._register(target, slot, fn))
+        _definitions.when_defined(target, lambda: self._register(target, slot, fn, allow_override))
         return fn
 
-    def _register(self, target: str, slot: str, fn: Callable[..., Any]) -> None:
+    def _register(self, target: str, slot: str, fn: Callable[..., Any], allow_override: bool) -> None:
         if not self._end.alive:
             return
+        if allow_override:
+            _warn_once(target, slot)
         if slot == "meta":
             _op.register_fake(target, fn, lib=self)
             return
-        own = any(where == slot and at[0] == "default" for where, at, _ in _native.op_info(target)["kernels"])
-        # A name of its own keeps the kernel that it stands in front of, which comes back when the library ends.
-        name = f"library {id(self):x}" if own else "default"
-        _op.register_kernel(target, slot, fn, name=name, lib=self)
+        # The kernel whose place it takes comes back when the library ends.
+        _op.register_kernel(target, slot, fn, lib=self)
 
     def _qualified(self, text: str) -> str:
         head = text.split("(")[0]
@@ -154,6 +157,24 @@ class Library:
                 f"{head.strip()!r} is not of the namespace '{self.ns}' of this library", code="TP1336"
             )
         return text
+
+
+_warned = False
+
+
+def _warn_once(target: str, slot: str) -> None:
+    """The first override of a kernel or fake rule in the process warns; others may follow."""
+    global _warned
+    info = _native.op_info(target)
+    has_fake = slot == "meta" and info["fake"] in ("native", "python")
+    if _warned or not (has_fake or any(where == slot for where, *_ in info["kernels"])):
+        return
+    _warned = True
+    warnings.warn(
+        f"{target}: a kernel for {slot!r} is registered over another one (said once; other ops may follow)",
+        UserWarning,
+        stacklevel=stack_level(),
+    )
 
 
 def _disown(ns: str) -> None:

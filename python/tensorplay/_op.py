@@ -18,6 +18,7 @@ from tensorplay._record import (
     full_name,
     layouts,
     record_of,
+    require_device,
     schema_of,
     slots,
     writable_record,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any, Protocol, TypeVar
 
+    from tensorplay._record import Record
+
     F = TypeVar("F", bound=Callable[..., Any])
 
     class Lifetime(Protocol):
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "debug_checks",
     "fake_from_body",
     "get_kernel",
     "prefer",
@@ -75,27 +79,46 @@ def register_kernel(
     when: Callable[..., bool] | None = None,
     layout: Mapping[str, str] | None = None,
     executor: str = "python",
+    out: bool = False,
     lib: Lifetime | None = None,
 ) -> Any:
     """Registers `fn` as the kernel of `op` for one or more device types, or for all without a kernel of their own (None).
 
     Of several kernels for one device the newest comes first; the first that is enabled, whose `when(*args)` holds and
-    whose `layout` fits runs. The same `name` again replaces. Without `fn` this is a decorator; it returns `fn`.
+    whose `layout` fits runs. The same `name` again replaces. With `out=True` the kernel is
+    `fn(*args, out)`: `out` holds the outputs (one tensor, or a tuple), allocated as the fake kernel says, which it fills
+    and need not return. Without `fn` this is a decorator; it returns `fn`.
     """
+    if callable(device_types):
+        raise ArgumentError(
+            "register_kernel needs a device type before the kernel",
+            code="TP1312",
+            notes=("write @op.register_kernel('cpu'), or @op.register_kernel(None) for all devices",),
+        )
     if fn is None:
         return lambda f: register_kernel(
-            op, device_types, f, name=name, when=when, layout=layout, executor=executor, lib=lib
+            op, device_types, f, name=name, when=when, layout=layout, executor=executor, out=out, lib=lib
         )
     target = full_name(op)
     schema = schema_of(target)
     _require_callable(fn, "a kernel")
-    check_accepts(fn, schema, names=False, what="the kernel")
+    if when is not None:
+        _require_callable(when, "when=")
+        check_accepts(when, schema, names=False, what="the predicate")
+    if not isinstance(name, str):
+        raise ArgumentError(f"the name of a kernel is a string, got {type(name).__name__}", code="TP1322")
+    check_accepts(fn, schema, names=False, what="the kernel", extra=("out",) if out else ())
+    wanted = slots(device_types)
+    if wanted != ("default",):
+        require_device(schema)
     contiguous = [arg for arg, wanted in layouts(layout, schema).items() if wanted == "contiguous"]
     record = record_of(target)
     function = with_layout(fn, schema, record.layout if record else {})
     at = place_of(fn).provenance(name, executor)
-    for slot in slots(device_types):
-        registration = _native.register_kernel(target, slot, function, at, when=when, contiguous=contiguous)
+    for slot in wanted:
+        registration = _native.register_kernel(
+            target, slot, function, at, when=when, contiguous=contiguous, out=out
+        )
         if lib is not None:
             lib.adopt(registration.undo)
     return fn
@@ -163,8 +186,9 @@ def register_fake(
     info = _native.op_info(target)
     if info["fake"] in ("native", "python") and not allow_override:
         before = record_of(target)
-        where = f" at {before.fake_place}" if before and before.fake_place else ""
-        raise RegistrationError(f"{target} has a fake rule already{where}", code="TP1318", op=target)
+        built_in = f"{info['at'][1]}:{info['at'][2]}"
+        where = before.fake_place if before and before.fake_place else built_in
+        raise RegistrationError(f"{target} has a fake rule already at {where}", code="TP1318", op=target)
     record = writable_record(target)
     rule: Callable[..., Any] | None = fn
     if isinstance(fn, _FakeFromBody):
@@ -177,19 +201,25 @@ def register_fake(
         _require_callable(fn, "a fake rule")
         check_accepts(fn, schema_of(target), names=False, what="the fake rule")
     assert rule is not None
-    previous = (record.fake, record.fake_place)
+    entry = (rule, place_of(rule))
+    if lib is None:
+        record.fakes[:] = [entry]
+    else:
+        lib.adopt(functools.partial(_drop_fake, target, record, entry))
+        record.fakes.append(entry)
     _native.register_fake(target, rule)
-    record.fake, record.fake_place = rule, place_of(rule)
-    if lib is not None:
-        lib.adopt(lambda: _restore_fake(target, *previous))
     return fn
 
 
-def _restore_fake(target: str, fake: Callable[..., Any] | None, place: Any) -> None:
-    record = record_of(target)
-    if record is not None:
-        _native.register_fake(target, fake)
-        record.fake, record.fake_place = fake, place
+def _drop_fake(target: str, record: Record, entry: tuple[Callable[..., Any], Any]) -> None:
+    """Takes one rule back; what it stood before, the built-in rule at last, is in force again."""
+    at = next((i for i, kept in enumerate(record.fakes) if kept is entry), None)
+    if at is None:
+        return
+    newest = at == len(record.fakes) - 1
+    del record.fakes[at]
+    if newest and record_of(target) is record:
+        _native.register_fake(target, record.fake)
 
 
 def register_autograd(
@@ -319,10 +349,11 @@ class _Switches(threading.local):
     """Kernel slots that this thread has switched, innermost last."""
 
     def __init__(self) -> None:
-        self.states: dict[tuple[str, str], list[bool]] = {}
+        self.states: dict[tuple[str, str], dict[int, bool]] = {}
 
     def enabled(self, target: str, slot: str) -> bool:
-        return (self.states.get((target, slot)) or [True])[-1]
+        """What the newest context says that has not ended; contexts may end in any order."""
+        return next(reversed(self.states.get((target, slot), {}).values()), True)
 
 
 _switches = _Switches()
@@ -333,9 +364,11 @@ class KernelSwitch:
 
     def __init__(self, target: str, slots: tuple[str, ...], enabled: bool) -> None:
         self._target, self._slots, self._enabled = target, slots, enabled
-        self._tokens: list[int] = []
+        self._tokens: list[list[int]] = []
 
     def __enter__(self) -> None:
+        tokens: list[int] = []
+        self._tokens.append(tokens)
         registered = {slot for slot, *_ in _native.op_info(self._target)["kernels"]}
         word = "enable" if self._enabled else "disable"
         for slot in self._slots:
@@ -345,13 +378,13 @@ class KernelSwitch:
                 self._warn(
                     f"nothing to {word}: the kernels of {self._target} for {slot!r} are {word}d already"
                 )
-            self._tokens.append(_native.push_enabled(self._target, slot, self._enabled))
-            _switches.states.setdefault((self._target, slot), []).append(self._enabled)
+            tokens.append(_native.push_enabled(self._target, slot, self._enabled))
+            _switches.states.setdefault((self._target, slot), {})[tokens[-1]] = self._enabled
 
     def __exit__(self, *_: object) -> None:
-        for slot in self._slots:
-            _native.pop_preference(self._tokens.pop())
-            _switches.states[self._target, slot].pop()
+        for slot, token in zip(self._slots, self._tokens.pop(), strict=False):
+            _native.pop_preference(token)
+            del _switches.states[self._target, slot][token]
 
     @staticmethod
     def _warn(message: str) -> None:
@@ -398,7 +431,10 @@ def kernel_slot(key: str | None) -> str:
 
 
 def get_kernel(op: Op, key: str | None) -> Callable[..., Any]:
-    """The kernel registered for exactly that device ("cpu", "cuda", "default"), as a callable; LookupError without one."""
+    """The kernel registered for exactly that device ("cpu", "cuda", "default"), as a callable; LookupError without one.
+
+    It stays that kernel whatever is registered later, so that a new kernel may wrap it.
+    """
     target, slot = full_name(op), kernel_slot(key)
     found = [at for where, at, _ in _native.op_info(target)["kernels"] if where == slot and at[3] != "absent"]
     if not found or not _switches.enabled(target, slot):
@@ -407,5 +443,27 @@ def get_kernel(op: Op, key: str | None) -> Callable[..., Any]:
     function = _native.kernel_function(target, slot, found[0][0])
     if function is not None:
         return function
-    built_in = _native.get_op(target)
-    return functools.partial(_native.call_kernel, built_in)
+    handle = _native.kernel_handle(target, slot, found[0][0])
+    assert handle is not None, target
+    return handle
+
+
+class DebugChecks:
+    """Checks around every kernel that is not built in, on this thread, while it is entered."""
+
+    def __enter__(self) -> DebugChecks:
+        _native.push_debug()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _native.pop_debug()
+
+
+def debug_checks() -> DebugChecks:
+    """A context in which eager calls of this thread are checked: `with tensorplay.library.debug_checks(): ...`.
+
+    A kernel that writes to an argument which the schema does not declare (compared bit by bit, and by version), or that
+    returns another shape, dtype, stride or value than its fake kernel promises, raises ContractError (TP3211, TP3205).
+    Arguments are copied and fake kernels run for that, so that it is slow; `tensorplay.verify` looks further.
+    """
+    return DebugChecks()

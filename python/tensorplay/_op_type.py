@@ -13,6 +13,7 @@ from tensorplay._record import full_name, record_of, schema_of
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from inspect import Signature
     from typing import Any
 
     from tensorplay._native import Schema
@@ -57,9 +58,31 @@ def _mutates_args(op: CustomOpDef) -> frozenset[str]:
     return frozenset(_schema(op).mutated)
 
 
+def _base(op: CustomOpDef) -> str:
+    """`ns::name`, without the overload that an object may stand for."""
+    space, _, local = _native.op_name(op).partition("::")
+    return f"{space}::{local.split('.')[0]}"
+
+
+def _name(op: CustomOpDef) -> str:
+    """`ns::name`, with `.overload` where the object stands for one overload."""
+    return _native.op_name(op)
+
+
+def _namespace(op: CustomOpDef) -> str:
+    """`ns` of `ns::name`."""
+    return _native.op_name(op).partition("::")[0]
+
+
+def _overload(op: CustomOpDef) -> str:
+    """The one overload that the object stands for, "default" for the unnamed one; "" where there are several."""
+    found = _overloads(op)
+    return found[0] if len(found) == 1 else ""
+
+
 def _overloads(op: CustomOpDef) -> list[str]:
     """Names of the overloads in definition order; the unnamed one is "default"."""
-    base = _native.op_name(op)
+    base = _base(op)
     return [name[len(base) + 1 :] or "default" for name in _native.op_overloads(op)]
 
 
@@ -123,6 +146,8 @@ def _getattr(op: CustomOpDef, name: str) -> Any:
     base = _native.op_name(op)
     if name == "__name__":
         return base
+    if name == "__signature__" and not hasattr(op, "__wrapped__") and len(_native.op_overloads(op)) == 1:
+        return _signature(op)
     if not name.startswith("_"):
         found = _native.get_op(f"{base}.{name}")
         if found is not None:
@@ -132,6 +157,24 @@ def _getattr(op: CustomOpDef, name: str) -> Any:
         if builtin is not None and getattr(builtin, "__self__", None) is op:
             return builtin
     raise AttributeError(f"{base} has no attribute or overload {name!r}")
+
+
+def _signature(op: CustomOpDef) -> Signature:
+    """What `inspect.signature` gives for an op without a function of its author's: the schema's arguments."""
+    import inspect
+
+    info = _native.op_info(full_name(op))
+    schema = _native.Schema.parse(info["schema"])
+    kinds = inspect.Parameter
+    parameters = [
+        kinds(
+            a["name"],
+            kinds.KEYWORD_ONLY if a["kwarg_only"] else kinds.POSITIONAL_OR_KEYWORD,
+            default=info["defaults"].get(a["name"], kinds.empty),
+        )
+        for a in schema.arguments
+    ]
+    return inspect.Signature(parameters)
 
 
 def _reduce(op: CustomOpDef) -> tuple[Callable[[str], CustomOpDef], tuple[str]]:
@@ -177,6 +220,9 @@ _PROPERTIES = {
     "is_triton_op": _is_triton_op,
     "kernels": _kernels,
     "mutates_args": _mutates_args,
+    "name": _name,
+    "namespace": _namespace,
+    "overload": _overload,
     "schema": _schema,
     "tags": _tags,
 }
@@ -188,4 +234,3 @@ def install() -> None:
         setattr(CustomOpDef, name, function)
     for name, getter in _PROPERTIES.items():
         setattr(CustomOpDef, name, property(getter, doc=getter.__doc__))
-    setattr(CustomOpDef, "name", property(_native.op_name, doc="`ns::name`."))  # noqa: B010

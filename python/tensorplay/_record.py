@@ -18,7 +18,17 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-__all__ = ["Record", "check_accepts", "full_name", "labels", "layouts", "record_of", "schema_of", "slots"]
+__all__ = [
+    "Record",
+    "check_accepts",
+    "full_name",
+    "labels",
+    "layouts",
+    "record_of",
+    "require_device",
+    "schema_of",
+    "slots",
+]
 
 
 class Record:
@@ -29,8 +39,7 @@ class Record:
         "backward",
         "body",
         "devices",
-        "fake",
-        "fake_place",
+        "fakes",
         "kind",
         "layout",
         "place",
@@ -47,12 +56,22 @@ class Record:
         layout: Mapping[str, str] | None = None,
     ) -> None:
         self.place, self.kind, self.body, self.devices, self.layout = place, kind, body, devices, layout or {}
-        self.fake: Function | None = None
-        self.fake_place: Place | None = None
+        # Fake rules in force and those they stand before, newest last, each with its place.
+        self.fakes: list[tuple[Function, Place]] = []
         self.backward: Function | None = None
         self.setup_context: Function | None = None
         self.autograd_place: Place | None = None
         self.vmap: Function | None = None
+
+    @property
+    def fake(self) -> Function | None:
+        """The fake rule registered from Python, if any."""
+        return self.fakes[-1][0] if self.fakes else None
+
+    @property
+    def fake_place(self) -> Place | None:
+        """Where that rule was written."""
+        return self.fakes[-1][1] if self.fakes else None
 
 
 def full_name(op: str | CustomOpDef) -> str:
@@ -74,9 +93,15 @@ def full_name(op: str | CustomOpDef) -> str:
 
 def record_of(name: str) -> Record | None:
     """The record of that overload, if Python defined or touched it."""
-    op = _native.get_op(name)
+    op = packet_of(name)
     records: dict[str, Record] = getattr(op, "_records", {})
     return records.get(name)
+
+
+def packet_of(name: str) -> CustomOpDef | None:
+    """The op object of all overloads of that name, which keeps their records."""
+    head, _, local = name.rpartition("::")
+    return _native.get_op(f"{head}::{local.split('.')[0]}")
 
 
 def keep_record(op: CustomOpDef, name: str, record: Record) -> None:
@@ -98,7 +123,7 @@ def writable_record(name: str) -> Record:
     record = record_of(name)
     if record is None:
         info = _native.op_info(name)
-        op = _native.get_op(name)
+        op = packet_of(name)
         assert op is not None, name
         record = Record(Place(info["at"][1], info["at"][2], name))
         keep_record(op, name, record)
@@ -110,11 +135,14 @@ def schema_of(name: str) -> _native.Schema:
     return _native.Schema.parse(_native.op_info(name)["schema"])
 
 
-def slots(devices: str | Iterable[str] | None) -> tuple[str, ...]:
+def slots(devices: str | _native.device | Iterable[str | _native.device] | None) -> tuple[str, ...]:
     """Registration slots for device names; the default slot for None."""
     if devices is None:
         return ("default",)
-    found = (devices,) if isinstance(devices, str) else tuple(devices)
+    given: list[Any] = [devices] if isinstance(devices, (str, _native.device)) else []
+    if not given:
+        given = list(devices) if hasattr(devices, "__iter__") else [devices]
+    found = tuple(d.type if isinstance(d, _native.device) else d for d in given)
     known = ("cpu", "cuda", "meta", "default")
     for device in found:
         if device not in known:
@@ -122,7 +150,22 @@ def slots(devices: str | Iterable[str] | None) -> tuple[str, ...]:
                 f"{device!r} is no device type; known are 'cpu', 'cuda' and 'meta', and None for all",
                 code="TP1312",
             )
-    return found or ("default",)
+    if not found:
+        raise SchemaError("the list of device types is empty; pass None for all", code="TP1312")
+    return found
+
+
+def require_device(schema: _native.Schema) -> None:
+    """Refuses kernels for devices of an op with neither Tensors nor an argument `device`: nothing would choose."""
+    arguments = schema.arguments
+    if any(a["is_tensor"] for a in arguments):
+        return
+    if not any(a["name"] == "device" and a["type"].startswith("Device") for a in arguments):
+        raise SchemaError(
+            f"{schema.name} has no Tensor argument: nothing says which device's kernel to run",
+            code="TP1327",
+            notes=("add an argument `device: tensorplay.device`, or leave device_types out",),
+        )
 
 
 def labels(values: str | Iterable[str] | None, known: tuple[str, ...] | None, what: str) -> list[str]:
@@ -138,6 +181,10 @@ def labels(values: str | Iterable[str] | None, known: tuple[str, ...] | None, wh
 def layouts(layout: Mapping[str, str] | None, schema: _native.Schema) -> dict[str, str]:
     """Argument name to "any" or "contiguous", checked against the schema."""
     tensors = [a["name"] for a in schema.arguments if a["is_tensor"]]
+    if layout is not None and not hasattr(layout, "items"):
+        raise SchemaError(
+            f"layout maps argument names to 'any' or 'contiguous', got {layout!r}", code="TP1314"
+        )
     for name, wanted in (layout or {}).items():
         if name not in tensors:
             known = ", ".join(tensors) or "none"
@@ -151,8 +198,10 @@ def layouts(layout: Mapping[str, str] | None, schema: _native.Schema) -> dict[st
     return dict(layout or {})
 
 
-def check_accepts(fn: Function, schema: _native.Schema, *, names: bool, what: str) -> None:
-    """Refuses a function that cannot be called with the arguments of `schema`."""
+def check_accepts(
+    fn: Function, schema: _native.Schema, *, names: bool, what: str, extra: tuple[str, ...] = ()
+) -> None:
+    """Refuses a function that cannot be called with the arguments of `schema`, and the keywords of `extra`."""
     import inspect
 
     try:
@@ -160,7 +209,7 @@ def check_accepts(fn: Function, schema: _native.Schema, *, names: bool, what: st
     except (TypeError, ValueError):
         return  # a builtin without a signature: the first call decides
     positional = [a["name"] for a in schema.arguments if not a["kwarg_only"]]
-    keywords = [a["name"] for a in schema.arguments if a["kwarg_only"]]
+    keywords = [a["name"] for a in schema.arguments if a["kwarg_only"]] + list(extra)
     given = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     any_positional = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters)

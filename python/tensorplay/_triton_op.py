@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, overload
 
 from tensorplay import _native
-from tensorplay._definitions import check_name, define_record, op_schema
+from tensorplay._definitions import check_name, define_record, document, op_schema
 from tensorplay._jit import is_kernel, kernel_name
 from tensorplay._native import CustomOpDef
 from tensorplay._op import register_fake, register_kernel
@@ -87,7 +87,7 @@ def triton_op(
     register_kernel(name, None, _absent_kernel(name, fn), executor="absent")
     if parsed.returns:
         register_fake(name, fn)
-    functools.update_wrapper(op, fn, updated=())
+    document(op, fn)
     return op
 
 

@@ -127,6 +127,8 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "return tensors, numbers, or tuples and lists of them",
     ),
     ("TP1032", "A tag does not fit the schema.", "follow the tag's rule in the message, or drop the tag"),
+    ('TP1033', 'A list argument of a declared length has another one.', 'pass as many items as the schema says'),
+    ('TP1033', 'A list argument of a declared length has another one.', 'pass as many items as the schema says'),
     (
         "TP1040",
         "Tensor.size is the number of elements, and was called.",
@@ -262,6 +264,8 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1325", "The schema names another op.", "make the two names agree"),
     ("TP1326", "mutates_args and the schema disagree.", "make them agree, or leave one out"),
     ("TP1327", "device_types on an op without a Tensor argument.", "leave device_types out"),
+    ('TP1328', 'A keyword-only Tensor that is no output.', "make it positional, or give the op the tag 'out'"),
+    ('TP1328', 'A keyword-only Tensor that is no output.', "make it positional, or give the op the tag 'out'"),
     ("TP1330", "No such kind of library.", "use 'DEF', 'IMPL' or 'FRAGMENT'"),
     ("TP1331", "The namespace has a DEF library already.", "use 'FRAGMENT'"),
     ("TP1332", "The library was destroyed.", "keep it alive"),
@@ -301,6 +305,8 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP2104", "Operands are on different devices; nothing was run.", "move one with .to(device)"),
     ("TP2105", "The operation needs a tensor on the CPU.", "use .cpu()"),
     ("TP2106", "A tensor without data has no values to read or move.", "use a real tensor"),
+    ('TP2107', 'A kernel was called directly with a tensor of another device.', 'call the op instead'),
+    ('TP2107', 'A kernel was called directly with a tensor of another device.', 'call the op instead'),
     # differentiation
     (
         "TP3001",
@@ -356,6 +362,10 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP3020", "An input does not influence the outputs.", "pass allow_unused=True to get None"),
     ("TP3021", "backward of more than one element needs a gradient.", "call sum() or pass gradient="),
     ("TP3022", "A second derivative through a compiled function.", "differentiate the eager function"),
+    ('TP3024', 'A keyword-only tensor requires a gradient.', 'make the argument positional, or pass x.detach()'),
+    ('TP3023', 'A tensor inside a dict, tuple or nested list requires a gradient.', 'declare it as Tensor, Tensor? or a list of them, or pass x.detach()'),
+    ('TP3024', 'A keyword-only tensor requires a gradient.', 'make the argument positional, or pass x.detach()'),
+    ('TP3023', 'A tensor inside a dict, tuple or nested list requires a gradient.', 'declare it as Tensor, Tensor? or a list of them, or pass x.detach()'),
     (
         "TP3040",
         "A move to another device is not recorded.",
@@ -385,6 +395,8 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "The backward of a Function returned the wrong gradients.",
         "return one per argument of apply",
     ),
+    ('TP3209', 'An output that the schema declares as an argument, or a view of one, is another tensor.', 'return what was written to, or declare a new tensor'),
+    ('TP3209', 'An output that the schema declares as an argument, or a view of one, is another tensor.', 'return what was written to, or declare a new tensor'),
     ("TP3210", "A kernel failed in Triton's interpreter.", "the note has its output"),
     (
         "TP3214",
@@ -410,6 +422,8 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ),
     ("TP3232", "A gradient is neither a tensor nor None.", "return tensors"),
     ("TP3233", "A hook returned neither a tensor nor None.", "return a new gradient or nothing"),
+    ('TP3242', 'A kernel that fills its outputs has none to fill, or returned something.', 'register a fake kernel, and return nothing'),
+    ('TP3241', 'A kernel wrote to an argument that the schema does not declare (debug mode).', 'name the argument in mutates_args, or work on a clone()'),
     ('TP3291', 'A batching rule returned something else than (output, out_dims).', 'see the message'),
     ("TP3301", "A grad-mode decorator on a coroutine.", "use the context inside of the coroutine"),
     ("TP3303", "A Function without a backward.", "define one"),
@@ -517,6 +531,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "return tensors, numbers, strings, None, and tuples or dicts of them",
     ),
     ("TP4015", "A bare Triton kernel was launched in a capture.", "make it an op, or use wrap_triton"),
+    ('TP4016', 'An op returned a value that a graph can neither hold nor check.', 'return tensors, numbers, strings, dtypes or devices'),
     ("TP4023", "A write of differing values to a tensor that all samples share.", "batch that argument too"),
     ("TP4022", "A batched tensor was used outside of its vmap.", "return it from the function"),
     ("TP4021", "A value was read that differs from sample to sample.", "use where() instead of if"),

@@ -35,6 +35,7 @@ __all__ = [
     "SchemaError",
     "ShapeError",
     "TensorPlayError",
+    "UnsupportedError",
 ]
 
 
@@ -102,6 +103,10 @@ class DivisionByZeroError(TensorPlayError, ZeroDivisionError):
 
 class NoKernelError(TensorPlayError, NotImplementedError):
     """No kernel for the device, and no permitted fallback."""
+
+
+class UnsupportedError(TensorPlayError, NotImplementedError):
+    """A well-formed contract that has no meaning here yet."""
 
 
 class CapabilityError(TensorPlayError, RuntimeError):

@@ -16,6 +16,7 @@ from tensorplay._infer import infer_schema
 from tensorplay._library import Library, impl
 from tensorplay._native import CustomOpDef, Schema
 from tensorplay._op import (
+    debug_checks,
     fake_from_body,
     get_kernel,
     register_autocast,
@@ -51,6 +52,7 @@ __all__ = [
     "Library",
     "Schema",
     "custom_op",
+    "debug_checks",
     "define",
     "fake_from_body",
     "get_kernel",

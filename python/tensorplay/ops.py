@@ -30,8 +30,16 @@ class _Namespace:
         return f"<ops of namespace '{self.__name__}'>"
 
 
+def _forget(name: str) -> None:
+    """Drops the kept attribute of an op that is gone."""
+    space, _, local = name.partition("::")
+    found = globals().get(space)
+    if isinstance(found, _Namespace):
+        vars(found).pop(local.split(".")[0], None)
+
+
 def __getattr__(name: str) -> _Namespace:
-    if name.startswith("_") or not _native.list_ops(name):
+    if name.startswith("__") or not _native.list_ops(name):
         raise AttributeError(f"no operator is defined in a namespace '{name}'")
     space = _Namespace(name)
     setattr(_sys.modules[__name__], name, space)

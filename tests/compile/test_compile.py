@@ -208,7 +208,7 @@ def test_fakes_are_held_to_their_promise_at_run_time() -> None:
     with pytest.raises(tp.errors.ContractError, match="promise::wide") as e:
         compiled(tp.ones((2, 2)))
     text = str(e.value) + " ".join(getattr(e.value, "__notes__", []))
-    assert "fake rule" in text
+    assert "fake kernel" in text
     assert "7" in text
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
+import typing
 from collections.abc import Sequence
 from typing import List, Optional  # noqa: UP035  (the old spelling is under test)
 
@@ -302,10 +304,108 @@ def test_tags_for_what_is_written_to_and_returned() -> None:
         schema(out, ["a", "b"], tags=["out"])
         == "(Tensor x, *, Tensor(a1!) a, Tensor(a2!) b) -> (Tensor(a1!), Tensor(a2!))"
     )
-    with pytest.raises(SchemaError, match="exactly the first argument"):
+    with pytest.raises(SchemaError, match="exactly the first positional Tensor"):
         schema(inplace, ["y"], tags=["inplace"])
     with pytest.raises(SchemaError, match="keyword-only"):
         schema(inplace, ["x"], tags=["out"])
+
+
+def test_quoted_annotations_under_the_future_import() -> None:
+    """2.6, S1: a string within a string is an annotation too."""
+
+    def f(x: "Tensor", k: "list[int] | None", s: "Optional['float']" = None) -> "tuple[Tensor, int]": ...  # noqa: UP037, UP045
+
+    assert schema(f) == "(Tensor x, SymInt[]? k, float? s=None) -> (Tensor, SymInt)"
+
+
+def test_bare_lists_are_refused_with_what_to_write() -> None:
+    """2.2, S3."""
+    for bare in (list, typing.List, typing.Sequence):  # noqa: UP006
+
+        def f(x: Tensor, k: bare) -> Tensor: ...
+
+        with pytest.raises(SchemaError, match="parameter 'k' is annotated") as e:
+            schema(f)
+        assert "list[Tensor]" in e.value.__notes__[0]
+
+
+def test_tuples_within_other_types_propose_a_list() -> None:
+    """S5."""
+    for inside in (tuple[int, int] | None, list[tuple[int, int]]):
+
+        def f(x: Tensor, k: inside) -> Tensor: ...
+
+        with pytest.raises(SchemaError) as e:
+            schema(f)
+        assert "write list[int]" in e.value.__notes__[0]
+
+
+def test_a_callable_object_may_have_any_attributes(ns: str) -> None:
+    """2.9: `func` is no partial's."""
+
+    class Op:
+        func = print
+
+        def __call__(self, x: Tensor, k: float = 2.0) -> Tensor:
+            return x * k
+
+    assert schema(Op()) == "(Tensor x, float k=2.0) -> Tensor"
+
+
+def test_a_partial_keeps_its_authors_documentation(ns: str) -> None:
+    """2.9."""
+
+    def body(x: Tensor, k: float) -> Tensor:
+        """What it does."""
+        return x * k
+
+    op = library.custom_op(f"{ns}::f", functools.partial(body, k=2.0), mutates_args=())
+    assert (op.__doc__, op.__name__) == ("What it does.", "body")
+    assert str(inspect.signature(op)) == "(x: 'Tensor', *, k: 'float' = 2.0) -> 'Tensor'"
+
+
+def test_defaults_that_are_large_or_no_text() -> None:
+    """2.7, 1.24."""
+
+    def large(x: Tensor, k: float = 10**30) -> Tensor: ...
+    def larger(x: Tensor, k: float = 10**400) -> Tensor: ...
+    def broken(x: Tensor, k: str = "\ud800") -> Tensor: ...
+
+    assert schema(large) == "(Tensor x, float k=1e+30) -> Tensor"
+    with pytest.raises(SchemaError, match="no float is that large"):
+        schema(larger)
+    for call in (
+        lambda: library.custom_op("never::f", broken, mutates_args=()),
+        lambda: library.Schema.parse("a::f(str k='\ud800') -> Tensor"),
+    ):
+        with pytest.raises(SchemaError, match="lone surrogate") as e:
+            call()
+        assert e.value.code == "TP1001"
+
+
+@pytest.mark.parametrize("wrong", [None, 42])
+def test_mutates_args_of_another_kind(wrong) -> None:
+    """S6."""
+    with pytest.raises(ArgumentError, match="mutates_args must be a sequence of argument names") as e:
+        schema(lambda x: x, wrong)
+    assert e.value.code == "TP1021"
+
+
+def test_inplace_is_about_the_first_tensor() -> None:
+    """2.10."""
+
+    def second(k: int, x: Tensor) -> Tensor: ...
+    def keyword(*, x: Tensor) -> Tensor: ...
+
+    assert schema(second, ["x"], tags=["inplace"]) == "(SymInt k, Tensor(a1!) x) -> Tensor(a1!)"
+    with pytest.raises(SchemaError, match="first positional Tensor"):
+        schema(keyword, ["x"], tags=["inplace"])
+
+
+def test_defaults_can_be_read_back(ns: str) -> None:
+    """S10."""
+    parsed = library.Schema.parse("a::f(Tensor x, int[2] k=3, str s='a') -> Tensor")
+    assert [a["default"] for a in parsed.arguments] == [None, "[3, 3]", '"a"']
 
 
 def test_a_call_of_infer_schema_with_a_name() -> None:

@@ -40,6 +40,18 @@ pub struct Param {
     /// The type as the schema prints it, for messages.
     pub type_text: Box<str>,
     pub written: bool,
+    /// The type of an opaque argument, for the door to check its structure by.
+    pub opaque: Option<Box<ArgType>>,
+}
+
+/// Argument lists that the door binds without looking at each parameter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// Two required positional arguments: a tensor and a number.
+    TensorScalar,
+    /// The same the other way round.
+    ScalarTensor,
+    Other,
 }
 
 #[derive(Clone, Debug)]
@@ -50,6 +62,7 @@ pub struct Params {
     pub required: usize,
     /// Every argument is a plain required `Tensor`: the door's shortest path.
     pub all_tensors: bool,
+    pub form: Form,
     /// Arguments the op writes to.
     pub written: SmallVec<[u8; 4]>,
 }
@@ -62,10 +75,17 @@ impl Params {
         }
         let required = all.iter().take_while(|p| p.default.is_none()).count();
         let written = (0u8..).zip(all.iter()).filter(|(_, p)| p.written).map(|(i, _)| i).collect();
-        let all_tensors = all
-            .iter()
-            .all(|p| p.kind == ParamKind::Tensor && !p.optional && !p.kwarg_only && p.default.is_none());
-        Ok(Params { positional: schema.positional_count(), required, all_tensors, written, all })
+        let plain = |p: &Param| !p.optional && !p.kwarg_only && p.default.is_none();
+        let all_tensors = all.iter().all(|p| p.kind == ParamKind::Tensor && plain(p));
+        let form = match &*all {
+            [a, b] if plain(a) && plain(b) => match (a.kind, b.kind) {
+                (ParamKind::Tensor, ParamKind::Scalar) => Form::TensorScalar,
+                (ParamKind::Scalar, ParamKind::Tensor) => Form::ScalarTensor,
+                _ => Form::Other,
+            },
+            _ => Form::Other,
+        };
+        Ok(Params { positional: schema.positional_count(), required, all_tensors, form, written, all })
     }
 
     pub fn len(&self) -> usize {
@@ -112,16 +132,17 @@ fn param(a: &Argument) -> Result<Param> {
     let kind = kind_of(a.ty());
     let list_size = a.ty().as_list().and_then(|(_, n)| n);
     let default = match a.call_default() {
-        Some(d) => Some(default_value(&d, kind)?),
+        Some(d) => Some(default_value(&d, kind).ok_or_else(|| bad_default(a))?),
         None => None,
     };
     Ok(Param {
         name: a.name().into(),
         kind,
         // `Tensor x=None` is how old schemas write an optional tensor.
-        optional: optional || matches!(default, Some(Value::None)),
+        optional: optional || matches!(default, Some(Value::None)) || *a.ty() == ArgType::NoneType,
         kwarg_only: a.is_kwarg_only(),
         list_size,
+        opaque: (kind == ParamKind::Opaque).then(|| Box::new(a.ty().clone())),
         default,
         type_text: a.ty().to_string().into(),
         written: a.is_write(),
@@ -154,29 +175,31 @@ fn kind_of(ty: &ArgType) -> ParamKind {
     }
 }
 
-fn default_value(d: &DefaultValue, kind: ParamKind) -> Result<Value> {
+#[cold]
+fn bad_default(a: &Argument) -> Error {
+    let message = format!("the default of '{a}' names a value that this runtime does not have");
+    Error::new(crate::ErrorKind::Schema, "TP1011", message)
+        .note("complex numbers, quantised dtypes and devices other than cpu, cuda and meta are not there")
+}
+
+/// None for a value that the grammar knows and the runtime does not.
+fn default_value(d: &DefaultValue, kind: ParamKind) -> Option<Value> {
     use DefaultValue as D;
     use ParamKind as K;
-    let bad = || {
-        let message = format!("default {d:?} cannot be used for {kind:?}");
-        Error::new(crate::ErrorKind::Schema, "TP1011", message)
-    };
-    Ok(match (d, kind) {
+    Some(match (d, kind) {
         (D::None, _) => Value::None,
         (D::Bool(v), K::Scalar) => Value::Scalar(Scalar::Bool(*v)),
         (D::Int(v), K::Scalar) => Value::Scalar(Scalar::Int(*v)),
         (D::Float(v), K::Scalar) => Value::Scalar(Scalar::Float(*v)),
-        (D::Int(_) | D::Word(_), K::DType) => {
-            Value::DType(dtype_of_code(d.as_int().unwrap_or(-1)).ok_or_else(bad)?)
-        }
+        (D::Int(_) | D::Word(_), K::DType) => Value::DType(dtype_of_code(d.as_int().unwrap_or(-1))?),
         (D::Bool(v), _) => Value::Bool(*v),
         (D::Int(v), K::Float) => Value::Float(*v as f64),
-        (D::Int(_) | D::Word(_), _) => Value::Int(d.as_int().ok_or_else(bad)?),
+        (D::Int(_) | D::Word(_), _) => Value::Int(d.as_int()?),
         (D::Float(v), _) => Value::Float(*v),
-        (D::Str(s), K::Device) | (D::Device(s), _) => Value::Device(s.parse::<Device>().map_err(|_| bad())?),
+        (D::Str(s), K::Device) | (D::Device(s), _) => Value::Device(s.parse::<Device>().ok()?),
         (D::Str(s), _) => Value::Str(s.clone()),
-        (D::Complex(..), _) => return Err(bad()),
-        (D::List(items), _) => list_default(items, kind).ok_or_else(bad)?,
+        (D::Complex(..), _) => return None,
+        (D::List(items), _) => list_default(items, kind)?,
     })
 }
 
@@ -221,7 +244,7 @@ pub fn dtype_of_code(code: i64) -> Option<DType> {
 }
 
 /// Levenshtein distance over bytes; names are short.
-fn edit_distance(a: &str, b: &str) -> usize {
+pub(crate) fn edit_distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
         let mut corner = i;

@@ -2,6 +2,7 @@
 //! input or another output, requires no gradient of its own, and what they were allowed to write could be written
 //! and got a new version.
 
+use crate::alias;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Call;
 use crate::schema::ArgType;
@@ -97,9 +98,9 @@ fn bump_mutated(call: &Call<'_>) {
     }
 }
 
-/// Count, types and aliasing of what a foreign kernel returned.
+/// Count, types and aliasing of what a foreign kernel returned; `who` is "the kernel" or "the fake kernel".
 #[inline]
-pub fn check_outputs(call: &Call<'_>, rets: &Rets) -> Result<()> {
+pub fn check_outputs(call: &Call<'_>, rets: &Rets, who: &'static str) -> Result<()> {
     let declared = call.def.schema.returns();
     if let ([Value::Tensor(out)], [ret]) = (rets.as_slice(), declared)
         && *ret.ty() == ArgType::Tensor
@@ -109,31 +110,35 @@ pub fn check_outputs(call: &Call<'_>, rets: &Rets) -> Result<()> {
     {
         return Ok(());
     }
+    check_all(call, rets, who)
+}
+
+#[inline(never)]
+fn check_all(call: &Call<'_>, rets: &Rets, who: &str) -> Result<()> {
+    let declared = call.def.schema.returns();
     if rets.len() != declared.len() {
-        return Err(wrong_count(call, rets.len(), declared.len()));
+        return Err(wrong_count(call, rets.len(), declared.len(), who));
     }
     for (i, (value, ret)) in rets.iter().zip(declared).enumerate() {
-        let fits = match (value, ret.ty()) {
-            (Value::Tensor(_), ArgType::Tensor) => true,
-            (value, ty) => fits(value, ty),
-        };
-        if !fits {
-            return Err(wrong_type(call, i, ret.ty(), value));
+        if !fits(value, ret.ty()) {
+            return Err(wrong_type(call, i, ret.ty(), value, who));
         }
+    }
+    for (i, (value, ret)) in rets.iter().zip(declared).enumerate() {
         if ret.alias().is_none() {
-            check_alias(call, i, value, rets)?;
             check_unrecorded(call, i, value)?;
         }
     }
-    Ok(())
+    alias::check(call, rets, who)
 }
 
-/// Whether an argument surely shares no memory with `out`; lists are looked at by `check_alias`.
+/// Whether an argument surely shares no memory with `out`.
 #[inline]
 fn is_apart(arg: &Arg<'_>, out: &Tensor) -> bool {
     match arg {
-        Arg::Tensor(t) => !t.shares_storage(out),
-        Arg::Tensors(_) | Arg::OptTensors(_) => false,
+        Arg::Tensor(t) => alias::are_apart(t, out),
+        Arg::Tensors(ts) => ts.iter().all(|t| alias::are_apart(t, out)),
+        Arg::OptTensors(ts) => ts.iter().flatten().all(|t| alias::are_apart(t, out)),
         _ => true,
     }
 }
@@ -151,39 +156,16 @@ fn fits(value: &Value, ty: &ArgType) -> bool {
         (Value::Scalar(_), T::Scalar | T::Number | T::Any) => true,
         (Value::Str(_), T::Str | T::Any) => true,
         (Value::Tensors(_), T::List(e, _)) => **e == T::Tensor,
+        (Value::Tensors(ts), T::Tuple(items)) => {
+            ts.len() == items.len() && items.iter().all(|t| *t == T::Tensor)
+        }
+        (Value::Host(_), T::Dict(_) | T::Tuple(_) | T::List(..) | T::Union(_) | T::Complex) => true,
         (Value::OptTensors(_), T::List(e, _)) => matches!(&**e, T::Optional(i) if **i == T::Tensor),
         (Value::Ints(_), T::List(e, _)) => matches!(**e, T::Int | T::SymInt),
         (Value::Floats(_), T::List(e, _)) => **e == T::Float,
         (Value::Bools(_), T::List(e, _)) => **e == T::Bool,
         (Value::DType(_), T::ScalarType) | (Value::Device(_), T::Device) | (_, T::Any) => true,
         _ => false,
-    }
-}
-
-/// Output `i` must not share storage with an argument or with another output.
-#[inline]
-fn check_alias(call: &Call<'_>, i: usize, value: &Value, rets: &Rets) -> Result<()> {
-    let mut clash: Option<String> = None;
-    value.for_each_tensor(|out| {
-        if clash.is_some() {
-            return;
-        }
-        call.for_each_tensor(|k, t| {
-            if clash.is_none() && out.shares_storage(t) {
-                clash = Some(argument_clash(call, k, out, t));
-            }
-        });
-        for (j, other) in rets.iter().enumerate().take(i + 1) {
-            other.for_each_tensor(|o| {
-                if clash.is_none() && !std::ptr::eq(o, out) && out.shares_storage(o) {
-                    clash = Some(format!("shares memory with output {j}"));
-                }
-            });
-        }
-    });
-    match clash {
-        None => Ok(()),
-        Some(clash) => Err(alias_error(call, i, &clash)),
     }
 }
 
@@ -202,31 +184,16 @@ fn check_unrecorded(call: &Call<'_>, i: usize, value: &Value) -> Result<()> {
 }
 
 #[cold]
-fn argument_clash(call: &Call<'_>, k: usize, out: &Tensor, t: &Tensor) -> String {
-    let name = call.def.params.name(k).unwrap_or("?");
-    let how = if out.same(t) { "is" } else { "shares memory with" };
-    format!("{how} argument '{name}'")
-}
-
-#[cold]
-fn alias_error(call: &Call<'_>, i: usize, clash: &str) -> Error {
-    Error::contract("TP3203", format!("output {i} {clash}, but the schema declares a new tensor"))
-        .with_op(call.op.name())
-        .note("return a copy (clone()) instead, or write to the argument, declare it in mutates_args and return nothing")
-        .note("outputs may be fed to other ops freely: the rule is about what this kernel returns")
-}
-
-#[cold]
-fn wrong_count(call: &Call<'_>, got: usize, want: usize) -> Error {
+fn wrong_count(call: &Call<'_>, got: usize, want: usize, who: &str) -> Error {
     let values = if got == 1 { "value" } else { "values" };
-    Error::contract("TP3201", format!("the kernel returned {got} {values}, the schema declares {want}"))
+    Error::contract("TP3201", format!("{who} returned {got} {values}, the schema declares {want}"))
         .with_op(call.op.name())
         .note(format!("schema: {}", call.def.schema))
 }
 
 #[cold]
-fn wrong_type(call: &Call<'_>, i: usize, want: &ArgType, got: &Value) -> Error {
-    Error::contract("TP3202", format!("output {i} must be {want}, the kernel returned {}", got.type_name()))
+fn wrong_type(call: &Call<'_>, i: usize, want: &ArgType, got: &Value, who: &str) -> Error {
+    Error::contract("TP3202", format!("output {i} must be {want}, {who} returned {}", got.type_name()))
         .with_op(call.op.name())
         .note(format!("schema: {}", call.def.schema))
 }

@@ -279,12 +279,18 @@ pub(crate) fn slow(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
         let table = unsafe { call.op.table() };
         let key = DispatchKey::ALL[at];
         if !KeySet::BACKENDS.contains(key) || table.candidates[at].is_empty() {
-            return table.run(call, rets);
+            let ran = table.run(call, rets);
+            if key != DispatchKey::Meta && KeySet::BACKENDS.contains(key) && ran.is_err() {
+                note_failure(call, key, Rejected::new());
+            }
+            return ran;
         }
         let mut rejected = Rejected::new();
         let prefs = state::preferences();
         let Some(entry) = select::choose(&table.candidates[at], call, &prefs, &mut rejected)? else {
-            return Err(none_fits(call, &rejected));
+            let error = none_fits(call, &rejected);
+            note_failure(call, key, rejected);
+            return Err(error);
         };
         if table.mutates {
             return crate::check::writing(call, || run_entry(entry, key, call, rejected, rets));
@@ -305,29 +311,58 @@ fn run_entry(
         drop(marker::take());
     }
     let start = Instant::now();
-    entry.kernel.call(call, rets)?;
+    if state::is_debugging() {
+        crate::debug::run(entry, call, rets)?;
+    } else {
+        entry.kernel.call(call, rets)?;
+    }
     let host_seconds = start.elapsed().as_secs_f64();
     if tracing {
         let device = call_device(call, key);
         let stamped = marker::take();
-        let (mut shapes, mut dtypes) = (Vec::new(), Vec::new());
-        call.for_each_tensor(|_, t| {
-            shapes.push(t.sizes().to_vec());
-            dtypes.push(t.dtype());
-        });
-        state::record(&CallEvent {
-            op: call.op.full_name().into(),
-            key,
-            phase: state::phase(),
-            marker: stamped.unwrap_or_else(|| select::static_marker(entry, call.op.name(), device)),
-            rejected,
-            shapes,
-            dtypes,
-            host_seconds,
-            device_seconds: None,
-        });
+        let marker = stamped.unwrap_or_else(|| select::static_marker(entry, call.op.name(), device));
+        note(call, key, marker, rejected, host_seconds);
     }
     Ok(())
+}
+
+/// The event of a call that no kernel took.
+#[cold]
+fn note_failure(call: &Call<'_>, key: DispatchKey, rejected: Rejected) {
+    if state::is_tracing() {
+        let marker = crate::CodegenMarker {
+            executor: "none".into(),
+            kernel: "none".into(),
+            proof: None,
+            device: call_device(call, key),
+        };
+        note(call, key, marker, rejected, 0.0);
+    }
+}
+
+fn note(
+    call: &Call<'_>,
+    key: DispatchKey,
+    marker: crate::CodegenMarker,
+    rejected: Rejected,
+    host_seconds: f64,
+) {
+    let (mut shapes, mut dtypes) = (Vec::new(), Vec::new());
+    call.for_each_tensor(|_, t| {
+        shapes.push(t.sizes().to_vec());
+        dtypes.push(t.dtype());
+    });
+    state::record(&CallEvent {
+        op: call.op.full_name().into(),
+        key,
+        phase: state::phase(),
+        marker,
+        rejected,
+        shapes,
+        dtypes,
+        host_seconds,
+        device_seconds: None,
+    });
 }
 
 fn call_device(call: &Call<'_>, key: DispatchKey) -> Device {

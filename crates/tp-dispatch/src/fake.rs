@@ -3,14 +3,40 @@
 
 use crate::check;
 use crate::error::{Error, Result};
-use crate::kernel::{Call, FakeOut, FakeRule};
+use crate::kernel::{Call, FakeOut, FakeOuts, FakeRule, HostArgs};
+use crate::schema::{ArgType, Schema};
 use crate::state::KeyGuard;
 use crate::value::{Arg, Rets, Value};
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tp_tensor::{Device, Dim, Layout, Tensor, TensorError, TensorSpec, layout};
 
 /// Names for storages of fakes that no capture scope numbers.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
+/// The rule that follows from the schema alone: an op that only writes returns nothing, one that hands back what it
+/// wrote to returns those arguments.
+pub fn of_schema(schema: &Schema) -> FakeRule {
+    let returns = schema.returns();
+    let written = |i: usize| {
+        let arg = schema.aliased_arg(i).map(|k| &schema.arguments()[k]);
+        *returns[i].ty() == ArgType::Tensor && arg.is_some_and(|a| a.is_write() && *a.ty() == ArgType::Tensor)
+    };
+    match returns.len() {
+        0 if schema.is_mutable() => FakeRule::Nothing,
+        0 => FakeRule::Missing,
+        n if (0..n).all(written) => FakeRule::Fn(returns_arguments),
+        _ => FakeRule::Missing,
+    }
+}
+
+fn returns_arguments(call: &Call<'_>) -> Result<FakeOuts> {
+    let schema = &call.def.schema;
+    Ok((0..schema.returns().len())
+        .filter_map(|i| schema.aliased_arg(i))
+        .map(|of| FakeOut::Same { of })
+        .collect())
+}
 
 /// The outputs of `call` as its fake rule predicts them. New storages are numbered by `next_id`; views share the
 /// storage of their argument, and in-place forms give the argument itself.
@@ -30,10 +56,39 @@ pub fn materialize_fakes(call: &Call<'_>, next_id: &mut dyn FnMut() -> u32) -> R
                 let _guard = KeyGuard::foreign_kernel();
                 rule.call(call, &mut rets).map_err(|e| e.with_op(name))?;
             }
-            check::check_outputs(call, &rets).map_err(|e| e.note("this is what the fake rule returned"))?;
+            check::check_outputs(call, &rets, "the fake kernel")?;
             rets.into_iter().map(|value| without_data(value, next_id)).collect()
         }
     }
+}
+
+/// What the fake kernel says of a call on real tensors: outputs without data. None where there is no fake kernel.
+pub fn predict(call: &Call<'_>) -> Result<Option<Rets>> {
+    if matches!(call.def.fake, FakeRule::Missing | FakeRule::Nothing) {
+        return Ok(None);
+    }
+    let mut twins: Vec<Value> = Vec::with_capacity(call.args.len());
+    for arg in call.args {
+        twins.push(match *arg {
+            Arg::Tensor(t) => Value::Tensor(twin(t)?),
+            Arg::Tensors(ts) => Value::Tensors(ts.iter().map(twin).collect::<Result<_>>()?),
+            Arg::OptTensors(ts) => {
+                Value::OptTensors(ts.iter().map(|t| t.as_ref().map(twin).transpose()).collect::<Result<_>>()?)
+            }
+            other => other.to_value(),
+        });
+    }
+    let args: SmallVec<[Arg<'_>; 8]> = twins.iter().map(Value::as_arg).collect();
+    let call = Call { args: &args, host: HostArgs::NONE, table: None, ..*call };
+    materialize_fakes(&call, &mut next_id).map(Some)
+}
+
+fn next_id() -> u32 {
+    NEXT_ID.fetch_add(1, Ordering::Relaxed)
+}
+
+fn twin(t: &Tensor) -> Result<Tensor> {
+    Ok(Tensor::fake(t.sizes(), t.strides(), t.dtype(), t.device(), next_id())?)
 }
 
 /// The Meta layer: every op runs its fake rule. A built-in that makes a tensor elsewhere (`zeros_like(x, device="cpu")`)
@@ -44,7 +99,7 @@ pub fn meta_kernel(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     {
         return crate::dispatcher::run_on(call, device, rets);
     }
-    *rets = materialize_fakes(call, &mut || NEXT_ID.fetch_add(1, Ordering::Relaxed))?;
+    *rets = materialize_fakes(call, &mut next_id)?;
     Ok(())
 }
 

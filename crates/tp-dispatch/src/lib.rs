@@ -3,8 +3,10 @@
 //! vocabulary for what ran. This crate knows no tape, no graph and no Python: those layers plug in as kernels
 //! registered under a key, and as host objects.
 
+mod alias;
 pub mod bind;
 pub mod check;
+mod debug;
 pub mod dispatcher;
 pub mod effects;
 mod epoch;

@@ -51,6 +51,12 @@ pub(crate) struct OpState {
     pub kernels: Vec<Arc<KernelEntry>>,
     /// Counts definitions, so that caches notice a redefinition.
     pub generation: u64,
+    /// Counts what was said of the op itself: definitions, fake rules, gradients.
+    pub contract: u64,
+    /// Counts every change, kernels included.
+    pub revision: u64,
+    /// The description as it was defined, for what is registered over parts of it to be taken back.
+    pub original: Option<Arc<OpDef>>,
 }
 
 /// A copyable handle to an op.
@@ -86,6 +92,25 @@ impl OpHandle {
 
     pub fn generation(self) -> u64 {
         self.0.state.lock().generation
+    }
+
+    /// Changes when the op gets another definition, fake rule or gradient.
+    pub fn contract(self) -> u64 {
+        self.0.state.lock().contract
+    }
+
+    /// Changes with every registration for the op, kernels included.
+    pub fn revision(self) -> u64 {
+        self.0.state.lock().revision
+    }
+
+    /// Whether every kernel that `key` could run is the one that the op was defined with.
+    pub fn runs_own_kernel(self, def: &OpDef, key: crate::DispatchKey) -> bool {
+        use crate::select::Slot;
+        let state = self.0.state.lock();
+        let mut candidates =
+            state.kernels.iter().filter(|k| k.slot == Slot::Key(key) || k.slot == Slot::Default);
+        candidates.all(|k| k.came_with(def) && !k.is_conditional())
     }
 
     /// The table of the moment.

@@ -11,7 +11,7 @@ use crate::table::{DispatchTable, Layers};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 /// All ops of the process.
 pub struct Registry {
@@ -25,6 +25,15 @@ static REGISTRY: Registry = Registry {
     layers: RwLock::new([None; KEY_COUNT]),
     next_id: AtomicU64::new(1),
 };
+
+/// Counts changes to any op, so that whoever depends on some of them can see in one load that nothing happened.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+/// The number of changes so far.
+#[inline]
+pub fn changes() -> u64 {
+    CHANGES.load(Ordering::Acquire)
+}
 
 /// A kernel as a registration describes it.
 pub struct KernelSpec {
@@ -44,13 +53,16 @@ pub struct Registration {
 
 enum Undo {
     Nothing,
-    Kernel(u64),
+    Kernel(Arc<KernelEntry>),
     Definition(u64),
 }
 
 impl Registration {
     pub fn keep(mut self) {
-        self.what = Undo::Nothing;
+        if let Undo::Kernel(entry) = std::mem::replace(&mut self.what, Undo::Nothing) {
+            let below = entry.below.lock().take();
+            drop(below);
+        }
     }
 
     pub fn op(&self) -> OpHandle {
@@ -60,20 +72,34 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        match self.what {
+        match &self.what {
             Undo::Nothing => {}
-            Undo::Kernel(id) => {
-                self.op.update(|s| s.kernels.retain(|k| k.id != id));
+            Undo::Kernel(entry) => {
+                entry.undone.store(true, Ordering::Release);
+                let back = entry.revived();
+                self.op.update(|s| take_back(&mut s.kernels, entry, back));
             }
             Undo::Definition(generation) => {
                 self.op.update(|s| {
-                    if s.generation == generation {
+                    if s.generation == *generation {
+                        s.contract += 1;
+                        s.original = None;
                         s.def = None;
                         s.kernels.clear();
                     }
                 });
             }
         }
+    }
+}
+
+/// Takes a kernel out of the list; the one it stood in front of comes back to its own place.
+fn take_back(kernels: &mut Vec<Arc<KernelEntry>>, entry: &KernelEntry, back: Option<Arc<KernelEntry>>) {
+    let Some(at) = kernels.iter().position(|k| k.id == entry.id) else { return };
+    kernels.remove(at);
+    if let Some(back) = back {
+        let at = kernels.partition_point(|k| k.id < back.id);
+        kernels.insert(at, back);
     }
 }
 
@@ -110,11 +136,19 @@ impl Registry {
             .collect()
     }
 
+    /// The op that a misspelt name most likely means: the same name elsewhere, else the fewest letters away.
     fn closest(&self, name: &str) -> Option<String> {
-        let tail = name.rsplit("::").next()?;
-        let ops = self.ops.read();
-        let near = ops.iter().find(|(n, op)| op.is_defined() && n.rsplit("::").next() == Some(tail));
-        near.map(|(n, _)| n.to_string())
+        let tail = |n: &str| n.rsplit("::").next().unwrap_or(n).to_string();
+        let (wanted, defined) = (tail(name), self.list(None));
+        if let Some(op) = defined.iter().find(|op| tail(op.name()) == wanted) {
+            return Some(op.name().to_string());
+        }
+        // Of two as near, the one that was begun or gone past.
+        let apart =
+            |n: &str| (crate::bind::edit_distance(name, n), !(n.starts_with(name) || name.starts_with(n)));
+        let near = defined.iter().map(|op| (apart(op.name()), op.name())).min()?;
+        let length = wanted.split('.').next().map_or(0, str::len);
+        (near.0.0 <= 1 + length / 4).then(|| near.1.to_string())
     }
 
     /// Defines an op, or gives it another definition when `replace` is set. Kernels of an earlier definition go.
@@ -130,6 +164,8 @@ impl Registry {
             }
             s.def = Some(def.clone());
             s.kernels.clear();
+            s.original = Some(def.clone());
+            s.contract += 1;
             s.generation += 1;
             generation = s.generation;
         });
@@ -148,17 +184,26 @@ impl Registry {
     pub fn redefine(&self, op: OpHandle, change: impl FnOnce(&OpDef) -> OpDef) -> Result<()> {
         let mut missing = false;
         op.update(|s| match &s.def {
-            Some(old) => s.def = Some(Arc::new(change(old))),
+            Some(old) => {
+                s.def = Some(Arc::new(change(old)));
+                s.contract += 1;
+            }
             None => missing = true,
         });
         if missing { Err(crate::table::unregistered_error(op.name())) } else { Ok(()) }
+    }
+
+    /// The fake rule that the op was defined with.
+    pub fn original_fake(&self, op: OpHandle) -> crate::FakeRule {
+        op.0.state.lock().original.as_ref().map_or(crate::FakeRule::Missing, |d| d.fake.clone())
     }
 
     /// Adds a kernel. One of the same name in the same slot is replaced.
     pub fn register_kernel(&self, op: OpHandle, spec: KernelSpec) -> Result<Registration> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let KernelSpec { slot, kernel, provenance, when, contiguous } = spec;
-        let entry = Arc::new(KernelEntry { id, slot, kernel, provenance, when, contiguous });
+        let (below, undone) = (Mutex::new(None), AtomicBool::new(false));
+        let entry = Arc::new(KernelEntry { id, slot, kernel, provenance, when, contiguous, below, undone });
         let mut missing = false;
         let mut replaced = None;
         op.update(|s| {
@@ -171,11 +216,11 @@ impl Registry {
             }
             s.kernels.push(entry.clone());
         });
-        drop(replaced);
+        *entry.below.lock() = replaced;
         if missing {
             return Err(crate::table::unregistered_error(op.name()));
         }
-        Ok(Registration { op, what: Undo::Kernel(id) })
+        Ok(Registration { op, what: Undo::Kernel(entry) })
     }
 
     /// Installs the fallback kernel of a layer, for every op.
@@ -224,14 +269,21 @@ impl OpHandle {
     fn update(self, change: impl FnOnce(&mut OpState)) {
         let layers = *REGISTRY.layers.read();
         let mut state = self.0.state.lock();
-        let before = OpState { def: state.def.clone(), kernels: state.kernels.clone(), generation: 0 };
+        let before = OpState {
+            def: state.def.clone(),
+            kernels: state.kernels.clone(),
+            original: state.original.clone(),
+            ..OpState::default()
+        };
         change(&mut state);
+        state.revision += 1;
         let table = match &state.def {
             Some(def) => DispatchTable::build(def.clone(), &state.kernels, &layers),
             None => DispatchTable::unregistered(),
         };
         let old = self.0.table.swap(Box::into_raw(Box::new(table)), Ordering::AcqRel);
         drop(state);
+        CHANGES.fetch_add(1, Ordering::Release);
         drop(before);
         // SAFETY: the pointer came from Box::into_raw, and the swap took it out for good.
         epoch::retire(unsafe { Box::from_raw(old) });

@@ -6,7 +6,9 @@ use crate::kernel::{Call, Kernel, Provenance};
 use crate::key::DispatchKey;
 use crate::outcome::FallbackReason;
 use crate::state::Preference;
+use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tp_tensor::Device;
 
 /// Where a kernel is registered: for one device, or for every device that has none of its own.
@@ -41,6 +43,10 @@ pub struct KernelEntry {
     pub when: Option<Arc<dyn Predicate>>,
     /// Arguments that must be contiguous for this kernel.
     pub contiguous: Box<[usize]>,
+    /// The kernel of the same name that this one took the place of, while the registration may still be undone.
+    pub(crate) below: Mutex<Option<Arc<KernelEntry>>>,
+    /// Its registration was undone: it does not come back from below another one.
+    pub(crate) undone: AtomicBool,
 }
 
 impl KernelEntry {
@@ -48,8 +54,35 @@ impl KernelEntry {
         &self.provenance.name
     }
 
+    /// Whether it came with the definition, as the kernels of built-in ops do.
+    pub fn came_with(&self, def: &crate::OpDef) -> bool {
+        let (own, at) = (&self.provenance, &def.provenance);
+        !def.custom && own.line == at.line && own.file == at.file && own.executor == at.executor
+    }
+
+    /// The nearest kernel below that is still registered.
+    pub(crate) fn revived(&self) -> Option<Arc<KernelEntry>> {
+        let mut next = self.below.lock().clone();
+        while let Some(entry) = next {
+            if !entry.undone.load(Ordering::Acquire) {
+                return Some(entry);
+            }
+            next = entry.below.lock().clone();
+        }
+        None
+    }
+
     pub fn is_conditional(&self) -> bool {
         self.when.is_some() || !self.contiguous.is_empty()
+    }
+
+    /// Runs this kernel and no other; what the op writes to counts as written.
+    pub fn run(&self, call: &Call<'_>, rets: &mut crate::Rets) -> Result<()> {
+        let ran = self.kernel.call(call, rets);
+        if call.def.effects.mutates {
+            crate::check::note_writes(call, ran.is_ok());
+        }
+        ran
     }
 
     /// Why this kernel does not take the call, or None.

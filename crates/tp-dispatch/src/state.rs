@@ -75,6 +75,8 @@ struct ForeignKernel {
 struct Rare {
     prefs: RefCell<Vec<Preference>>,
     sinks: RefCell<Vec<Sink>>,
+    /// Contexts of debug mode in force.
+    debug: Cell<u32>,
 }
 
 tp_tensor::per_thread!(fn own() -> *const CallState = CallState::new());
@@ -333,7 +335,7 @@ pub fn phase() -> Phase {
 fn rarely<R>(change: impl FnOnce(&Rare) -> R) -> R {
     RARE.with(|r| {
         let out = change(r);
-        let slow = !r.prefs.borrow().is_empty() || !r.sinks.borrow().is_empty();
+        let slow = !r.prefs.borrow().is_empty() || !r.sinks.borrow().is_empty() || r.debug.get() > 0;
         with(|s| s.set_slow(slow));
         out
     })
@@ -345,6 +347,20 @@ pub fn push_preference(p: Preference) {
 
 pub fn pop_preference(token: u64) {
     rarely(|r| r.prefs.borrow_mut().retain(|p| p.token != token));
+}
+
+/// Enters debug mode: foreign kernels of this thread are checked at every call until `pop_debug`.
+pub fn push_debug() {
+    rarely(|r| r.debug.set(r.debug.get() + 1));
+}
+
+/// Leaves one context of debug mode.
+pub fn pop_debug() {
+    rarely(|r| r.debug.set(r.debug.get().saturating_sub(1)));
+}
+
+pub fn is_debugging() -> bool {
+    with(|s| s.slow_bit() != KeySet::EMPTY) && RARE.with(|r| r.debug.get() > 0)
 }
 
 pub fn preferences() -> Vec<Preference> {

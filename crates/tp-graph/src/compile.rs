@@ -172,8 +172,9 @@ impl CompiledFunction {
         let all: Vec<Operand> = operands.iter().cloned().chain(gradients).collect();
         let Captured { graph, lifted } = scope.close_at(all, joint.as_ref().map(|j| j.boundary));
         graph.check()?;
+        let ops = captured_ops(&graph);
         let (graph, removed) = passes::simplify(&graph);
-        let context = context(&graph, args, &lifted);
+        let context = context(&graph, args, &lifted, ops);
         let guards = GuardSet::new(args, names, context);
         let half = Half { graph, removed, guards, lifted, structure, returned, number };
         match joint {
@@ -330,7 +331,7 @@ fn distinct_tensors(args: &[Arg<'_>]) -> Vec<u32> {
 }
 
 /// What the guards must cover besides the arguments themselves.
-fn context(graph: &Graph, args: &[Arg<'_>], lifted: &[Tensor]) -> Context {
+fn context(graph: &Graph, args: &[Arg<'_>], lifted: &[Tensor], ops: Vec<OpHandle>) -> Context {
     let memory = Memory::of(graph);
     let inputs = graph.inputs.iter().filter(|i| matches!(i.kind, InputKind::Argument | InputKind::Lifted));
     let inputs: Vec<(Place, bool)> =
@@ -343,13 +344,18 @@ fn context(graph: &Graph, args: &[Arg<'_>], lifted: &[Tensor]) -> Context {
             }
         }
     }
+    Context { memory: pairs, ops, lifted: lifted.to_vec() }
+}
+
+/// Every op that was captured, those included whose nodes are simplified away.
+fn captured_ops(graph: &Graph) -> Vec<OpHandle> {
     let mut ops: Vec<OpHandle> = Vec::new();
     for op in graph.nodes.values().filter_map(|n| n.target.op()) {
-        if !ops.contains(&op) && op.def().is_some_and(|d| d.custom) {
+        if !ops.contains(&op) {
             ops.push(op);
         }
     }
-    Context { memory: pairs, ops, lifted: lifted.to_vec() }
+    ops
 }
 
 /// The tape watched every fake for writes, but not the tensors that were lifted.

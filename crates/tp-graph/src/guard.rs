@@ -7,7 +7,8 @@ use crate::capture::literal;
 use crate::ir::{Const, Operand};
 use std::fmt::Write;
 use std::sync::Arc;
-use tp_dispatch::{Arg, OpHandle, state};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tp_dispatch::{Arg, OpHandle, registry, state};
 use tp_tensor::dim::Dims;
 use tp_tensor::{DType, Device, Tensor, keybits};
 
@@ -23,12 +24,34 @@ pub struct GuardSet {
     same: Box<[(u32, u32)]>,
     /// Pairs of inputs, and whether they share memory.
     memory: Box<[(Place, Place, bool)]>,
-    /// Definitions that were captured.
-    ops: Box<[(OpHandle, u64)]>,
+    /// Ops that were captured, and what was registered for them.
+    ops: Box<[OpGuard]>,
+    /// The number of registrations in the process when the ops were last found unchanged.
+    changes: AtomicU64,
     /// Lifted tensors, and whether each required a gradient.
     lifted: Box<[(Tensor, bool)]>,
     /// There is more to look at than the arguments one by one.
     has_more: bool,
+}
+
+/// One captured op. A user's op is called in a run, so that only its contract matters; a built-in one may have become
+/// part of a region, which its kernels must not have changed for.
+#[derive(Debug)]
+struct OpGuard {
+    op: OpHandle,
+    custom: bool,
+    seen: u64,
+}
+
+impl OpGuard {
+    fn of(op: OpHandle) -> OpGuard {
+        let custom = op.def().is_none_or(|d| d.custom);
+        OpGuard { op, custom, seen: if custom { op.contract() } else { op.revision() } }
+    }
+
+    fn holds(&self) -> bool {
+        self.seen == if self.custom { self.op.contract() } else { self.op.revision() }
+    }
 }
 
 #[derive(Debug)]
@@ -153,7 +176,9 @@ impl GuardSet {
             autocast: state::autocast(),
             same: same_tensors(args),
             memory: Box::default(),
-            ops: context.ops.into_iter().map(|op| (op, op.generation())).collect(),
+            // Counted before the ops are looked at: a change in between is then looked for again.
+            changes: AtomicU64::new(registry::changes()),
+            ops: context.ops.into_iter().map(OpGuard::of).collect(),
             lifted: context.lifted.into_iter().map(|t| (t.clone(), t.requires_grad())).collect(),
             args: guards,
             has_more: true,
@@ -196,8 +221,19 @@ impl GuardSet {
             && self.autocast == state::autocast()
             && self.same.iter().all(|&(i, j)| same(args, i, j))
             && self.memory.iter().all(|&(a, b, shared)| self.share_memory(args, a, b) == shared)
-            && self.ops.iter().all(|(op, generation)| op.generation() == *generation)
+            && (registry::changes() == self.changes.load(Ordering::Relaxed) || self.ops_hold())
             && self.lifted.iter().all(|(t, grad)| t.requires_grad() == *grad)
+    }
+
+    /// Something was registered since: whether it concerns an op that was captured.
+    #[cold]
+    fn ops_hold(&self) -> bool {
+        let now = registry::changes();
+        let hold = self.ops.iter().all(OpGuard::holds);
+        if hold {
+            self.changes.store(now, Ordering::Relaxed);
+        }
+        hold
     }
 
     /// Ok, or the first guard that does not hold, in the names of the arguments, with what was found.
@@ -239,8 +275,14 @@ impl GuardSet {
             let text = self.memory_text(a, b, shared);
             return format!("{text}, which changed");
         }
-        if let Some((op, _)) = self.ops.iter().find(|(op, generation)| op.generation() != *generation) {
-            return format!("the definition of {op} is the one captured, but it was defined again");
+        if let Some(guard) = self.ops.iter().find(|guard| !guard.holds()) {
+            let op = guard.op;
+            return match guard.custom {
+                true => format!("the definition of {op} is the one captured, but it was defined again"),
+                false => {
+                    format!("the kernels of {op} are those captured, but something was registered for it")
+                }
+            };
         }
         match self.lifted.iter().position(|(t, grad)| t.requires_grad() != *grad) {
             Some(i) => format!("lifted{i}.requires_grad == {}, which changed", python_bool(self.lifted[i].1)),
@@ -262,7 +304,10 @@ impl GuardSet {
             self.same.iter().map(|&(i, j)| format!("{} is {}", self.name(j as usize), self.name(i as usize))),
         );
         out.extend(self.memory.iter().map(|&(a, b, shared)| self.memory_text(a, b, shared)));
-        out.extend(self.ops.iter().map(|(op, _)| format!("the definition of {op} is the one captured")));
+        out.extend(self.ops.iter().map(|guard| match guard.custom {
+            true => format!("the definition of {} is the one captured", guard.op),
+            false => format!("the kernels of {} are those captured", guard.op),
+        }));
         let grads = self.lifted.iter().enumerate();
         out.extend(grads.map(|(i, (_, grad))| format!("lifted{i}.requires_grad == {}", python_bool(*grad))));
         out

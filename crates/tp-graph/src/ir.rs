@@ -258,8 +258,27 @@ pub struct ValueData {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ValueType {
     Tensor(TensorSpec),
-    /// A value that is no tensor, by the name of its type. No node reads one: its value was known at capture.
+    /// A value that is no tensor, by the name of its type. No node reads one.
     Other(Arc<str>),
+    /// A value that is no tensor, as the fake kernel gave it. The function was captured with it, so that a run holds
+    /// the kernel to it, and its node is not removed.
+    Known(Operand),
+}
+
+impl Operand {
+    /// The name of a literal's type: `int`, `list[float]`.
+    pub fn type_name(&self) -> String {
+        match self {
+            Operand::Value(_) => "Tensor".to_string(),
+            Operand::Const(c) => c.type_name().to_string(),
+            Operand::List(items) => {
+                let mut names: SmallVec<[String; 2]> = items.iter().map(Operand::type_name).collect();
+                names.dedup();
+                let one = if let [one] = names.as_slice() { one } else { "number" };
+                format!("list[{one}]")
+            }
+        }
+    }
 }
 
 /// Where a value comes from.
@@ -334,8 +353,13 @@ impl Graph {
     pub fn spec(&self, value: ValueId) -> Option<&TensorSpec> {
         match &self.values.get(value)?.ty {
             ValueType::Tensor(spec) => Some(spec),
-            ValueType::Other(_) => None,
+            ValueType::Other(_) | ValueType::Known(_) => None,
         }
+    }
+
+    /// Whether the function was captured with a value that the node gave.
+    pub fn has_known(&self, node: &Node) -> bool {
+        node.defined().any(|v| matches!(self.values.get(v).map(|d| &d.ty), Some(ValueType::Known(_))))
     }
 
     /// The value that owns the storage `value` lives in: follows alias facts to their end.

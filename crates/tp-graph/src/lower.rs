@@ -4,7 +4,7 @@
 use crate::args::{ArgSource, source};
 use crate::backend::{self, Backend, Lowered, Region};
 use crate::entity::{Entity, NodeId, ValueId};
-use crate::ir::{Const, Graph, Node, Operand, Output};
+use crate::ir::{Const, Graph, Node, Operand, Output, ValueType};
 use crate::native::NativeKernel;
 use crate::passes::partition::{self, Break, Part};
 use crate::plan::{
@@ -250,12 +250,19 @@ impl Planner<'_> {
 
     fn call_output(&mut self, output: &Output) -> Result<CallOutput> {
         Ok(match output {
-            Output::Value(v) if self.graph.spec(*v).is_none() => CallOutput::Known,
+            Output::Value(v) if self.graph.spec(*v).is_none() => CallOutput::Known(self.known(*v)),
             Output::Value(v) => CallOutput::Tensor(self.out_slot(*v)?),
             Output::List(vs) => {
                 CallOutput::List(vs.iter().map(|v| self.out_slot(*v)).collect::<Result<_>>()?)
             }
         })
+    }
+
+    fn known(&self, v: ValueId) -> Option<Operand> {
+        match &self.graph.values[v].ty {
+            ValueType::Known(value) => Some(value.clone()),
+            ValueType::Tensor(_) | ValueType::Other(_) => None,
+        }
     }
 
     fn out_slot(&mut self, v: ValueId) -> Result<OutSlot> {
@@ -349,7 +356,7 @@ fn for_each_slot(step: &Step, mut f: impl FnMut(u32)) {
                 match output {
                     CallOutput::Tensor(o) => f(o.slot),
                     CallOutput::List(os) => os.iter().for_each(|o| f(o.slot)),
-                    CallOutput::Known => {}
+                    CallOutput::Known(_) => {}
                 }
             }
         }

@@ -2,6 +2,7 @@
 //! the last use of every value known. Made once per graph; `run` walks it.
 
 use crate::backend::{Executor, HostExecutor, Pending};
+use crate::ir::Operand;
 use crate::native::NativeKernel;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -57,8 +58,8 @@ pub(crate) enum CallStamp {
 pub(crate) enum CallOutput {
     Tensor(OutSlot),
     List(Box<[OutSlot]>),
-    /// No tensor: its value was known at capture.
-    Known,
+    /// No tensor. The function was captured with the fake kernel's value, which the kernel has to return too.
+    Known(Option<Operand>),
 }
 
 /// One pointwise region.

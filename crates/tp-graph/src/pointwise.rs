@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 use tp_dispatch::bind::ParamKind;
-use tp_dispatch::{Effects, OpHandle};
+use tp_dispatch::{DispatchKey, Effects, OpDef, OpHandle};
 use tp_expr::{ExprError, ProgramBuilder, ScalarExpr};
-use tp_tensor::{DType, Scalar, TensorSpec};
+use tp_tensor::{DType, DeviceKind, Scalar, TensorSpec, layout};
 
 /// Why a node is not part of a pointwise program.
 #[derive(Clone, PartialEq, Debug)]
@@ -22,6 +22,10 @@ pub enum NotPointwise {
     Unregistered,
     /// An operand that no scalar program can take.
     Operand(String),
+    /// Somebody registered a kernel for the op: that one runs.
+    Kernel,
+    /// The capture says something else of the result than the expression does.
+    Promise(String),
 }
 
 impl fmt::Display for NotPointwise {
@@ -32,6 +36,8 @@ impl fmt::Display for NotPointwise {
             NotPointwise::Effects(e) => write!(f, "it {e}"),
             NotPointwise::Unregistered => f.write_str("not registered"),
             NotPointwise::Operand(what) => f.write_str(what),
+            NotPointwise::Kernel => f.write_str("a kernel was registered for it, which runs instead"),
+            NotPointwise::Promise(what) => write!(f, "its fake kernel promised {what}"),
         }
     }
 }
@@ -77,7 +83,34 @@ pub fn expression<'g>(graph: &'g Graph, node: &'g Node) -> Result<PointwiseNode<
         }
         None => return Err(NotPointwise::NoExpression),
     };
+    runs_own_code(graph, node, &def, spec)?;
     Ok(PointwiseNode { graph, node, body, result, spec })
+}
+
+/// A region computes what the expression says. That is the op's meaning only while no other kernel would run, and it
+/// fits the memory of its results only where the fake kernel, which anyone may replace, promised the same.
+fn runs_own_code(graph: &Graph, node: &Node, def: &OpDef, spec: &TensorSpec) -> Result<(), NotPointwise> {
+    let key = match spec.device.kind {
+        DeviceKind::Cpu => DispatchKey::Cpu,
+        DeviceKind::Cuda => DispatchKey::Cuda,
+        DeviceKind::Meta => DispatchKey::Meta,
+    };
+    if node.target.op().is_some_and(|op| !op.runs_own_kernel(def, key)) {
+        return Err(NotPointwise::Kernel);
+    }
+    let mut sizes = tp_tensor::dim::Dims::new();
+    for v in node.inputs.iter().filter_map(Operand::value) {
+        let operand = graph.spec(v).ok_or_else(|| NotPointwise::Operand(format!("{v} is no tensor")))?;
+        if operand.device != spec.device {
+            return Err(NotPointwise::Operand(format!("{v} is on {}", operand.device)));
+        }
+        sizes = layout::broadcast(&sizes, &operand.sizes)
+            .map_err(|_| NotPointwise::Operand("operands that do not broadcast".to_string()))?;
+    }
+    if *sizes != *spec.sizes || !layout::is_contiguous(&spec.sizes, &spec.strides) {
+        return Err(NotPointwise::Promise(spec.to_string()));
+    }
+    Ok(())
 }
 
 impl PointwiseNode<'_> {

@@ -3,7 +3,9 @@
 //! on that.
 
 use crate::backend::{HostExecutor, Lowered, NATIVE, Pending};
+use crate::capture::literal;
 use crate::guard::tuple;
+use crate::ir::Operand;
 use crate::native::{NativeKernel, fits};
 use crate::plan::{
     ArgSrc, CallOutput, CallStamp, CallStep, Exec, FAST_INPUTS, Fast, FusedStep, OutSlot, OutSrc, Plan, Src,
@@ -169,7 +171,12 @@ impl Frame<'_> {
         }
         for (i, (value, output)) in rets.into_iter().zip(&step.outputs).enumerate() {
             match (value, output) {
-                (_, CallOutput::Known) => {}
+                (_, CallOutput::Known(None)) => {}
+                (value, CallOutput::Known(Some(want))) => {
+                    if literal(&value.as_arg()).as_ref() != Some(want) {
+                        return Err(other_value(name, i, &value, want));
+                    }
+                }
                 (Value::Tensor(t), CallOutput::Tensor(out)) => self.store(name, i, t, out)?,
                 (Value::Tensors(ts), CallOutput::List(outs)) if ts.len() == outs.len() => {
                     for (t, out) in ts.into_iter().zip(outs) {
@@ -348,7 +355,7 @@ fn broken_backend(
 fn broken_promise(op: &str, i: usize, t: &Tensor, promise: &TensorSpec) -> Error {
     let got = TensorSpec::of(t);
     let differing =
-        |name: &str, got: String, want: String| format!("{name} {got}, the fake rule promised {want}");
+        |name: &str, got: String, want: String| format!("{name} {got}, the fake kernel promised {want}");
     let what = if got.sizes != promise.sizes {
         differing("shape", tuple(&got.sizes), tuple(&promise.sizes))
     } else if got.dtype != promise.dtype {
@@ -360,8 +367,17 @@ fn broken_promise(op: &str, i: usize, t: &Tensor, promise: &TensorSpec) -> Error
     };
     Error::contract("TP3205", format!("output {i} of the kernel has {what}"))
         .with_op(op)
-        .note(format!("the kernel returned {got}, the fake rule {promise}"))
-        .note("the code behind it was compiled for what the fake rule said; mend the fake rule or the kernel")
+        .note(format!("the kernel returned {got}, the fake kernel {promise}"))
+        .note("the code behind it was compiled for what the fake kernel said; mend the fake kernel or the kernel")
+}
+
+#[cold]
+fn other_value(op: &str, i: usize, value: &Value, want: &Operand) -> Error {
+    let got = literal(&value.as_arg()).map_or_else(|| value.type_name().to_string(), |v| v.to_string());
+    Error::contract("TP3205", format!("output {i} of the kernel is {got}, the fake kernel promised {want}"))
+        .with_op(op)
+        .note("the function was captured with the fake kernel's value, which must not depend on the tensors' data")
+        .note("return a 0-d tensor instead, or mend the fake kernel")
 }
 
 #[cold]
@@ -369,12 +385,12 @@ fn wrong_form(op: &str, i: usize, value: &Value, output: &CallOutput) -> Error {
     let want = match output {
         CallOutput::Tensor(_) => "a tensor".to_string(),
         CallOutput::List(items) => format!("a list of {} tensors", items.len()),
-        CallOutput::Known => "a known value".to_string(),
+        CallOutput::Known(_) => "a known value".to_string(),
     };
     let got = match value {
         Value::Tensors(items) => format!("a list of {} tensors", items.len()),
         other => other.type_name().to_string(),
     };
-    Error::contract("TP3205", format!("output {i} of the kernel is {got}, the fake rule promised {want}"))
+    Error::contract("TP3205", format!("output {i} of the kernel is {got}, the fake kernel promised {want}"))
         .with_op(op)
 }

@@ -232,6 +232,9 @@ impl<'a> Verifier<'a> {
             let tensors = output.values().iter().all(|v| self.graph.spec(*v).is_some());
             let fits = match (ret.ty(), output) {
                 (ArgType::Tensor, Output::Value(_)) => tensors,
+                (ArgType::Tuple(items), Output::List(vs)) => {
+                    tensors && vs.len() == items.len() && items.iter().all(|t| *t == ArgType::Tensor)
+                }
                 (ty, Output::List(_)) => tensors && ty.as_list().is_some_and(|(e, _)| *e == ArgType::Tensor),
                 (ty, Output::Value(_)) => !tensors || matches!(ty, ArgType::Any) || ty.is_optional(),
             };

@@ -116,6 +116,7 @@ fn spec_tuple<'py>(py: Python<'py>, g: &Graph, v: ValueId) -> PyResult<Bound<'py
             class.call1((sizes, spec.dtype.name(), strides, spec.device.to_string()))
         }
         ValueType::Other(what) => Ok(pyo3::types::PyString::new(py, what).into_any()),
+        ValueType::Known(value) => Ok(pyo3::types::PyString::new(py, &value.type_name()).into_any()),
     }
 }
 

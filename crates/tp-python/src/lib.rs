@@ -9,6 +9,7 @@ mod error;
 mod graph;
 mod host;
 mod hot;
+mod kernel_handle;
 mod modes;
 mod ops;
 mod report;
@@ -24,9 +25,12 @@ mod _native {
     use super::*;
 
     #[pymodule_export]
+    use super::kernel_handle::{PyKernelHandle, kernel_handle};
+    #[pymodule_export]
     use super::ops::{
         PyRegistration, call_kernel, define_op, get_op, kernel_function, list_ops, op_info, op_name,
-        op_overloads, pop_preference, push_enabled, push_preference, register_fake, register_kernel,
+        op_overloads, pop_debug, pop_preference, push_debug, push_enabled, push_preference, register_fake,
+        register_kernel,
     };
     #[pymodule_export]
     use super::report::TraceSink;

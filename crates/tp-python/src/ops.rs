@@ -4,7 +4,7 @@
 use crate::error::IntoPyResult;
 use crate::hot::packet::Packet;
 use crate::hot::pykernel::{PyKernel, Role};
-use crate::hot::{opobj, predicate::PyPredicate};
+use crate::hot::{convert, opobj, predicate::PyPredicate};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -12,11 +12,11 @@ use pyo3::types::{PyDict, PyList};
 use std::sync::Arc;
 use tp_dispatch::bind::Params;
 use tp_dispatch::registry::KernelSpec;
-use tp_dispatch::select::Slot;
+use tp_dispatch::select::{KernelEntry, Slot};
 use tp_dispatch::state::{self, Preference, PreferenceKind};
 use tp_dispatch::{
-    DispatchKey, Effects, FakeRule, GradSpec, Kernel, OpDef, OpHandle, Provenance, Registration, Registry,
-    Schema, dispatcher,
+    Arg, DispatchKey, Effects, FakeRule, GradSpec, Kernel, OpDef, OpHandle, Provenance, Registration,
+    Registry, Schema, Value, dispatcher, fake,
 };
 
 /// Op objects by `ns::name`; made once per name and kept.
@@ -57,7 +57,7 @@ pub fn provenance(at: (String, String, u32, String)) -> Provenance {
     Provenance { name: at.0.into(), file: at.1.into(), line: at.2, executor: at.3.into() }
 }
 
-fn slot_of(name: &str) -> PyResult<Slot> {
+pub(crate) fn slot_of(name: &str) -> PyResult<Slot> {
     if name == "default" {
         return Ok(Slot::Default);
     }
@@ -102,7 +102,7 @@ pub fn define_op<'py>(
     let name = full_name(&schema)?;
     let has = |what: &str| effects.iter().any(|e| e == what);
     let mutates = schema.is_mutable();
-    let only_writes = mutates && schema.returns().is_empty();
+    let fake = fake::of_schema(&schema);
     let def = OpDef {
         params: Params::compile(&schema).py(py)?,
         effects: Effects {
@@ -112,7 +112,7 @@ pub fn define_op<'py>(
             nondeterministic: has("nondeterministic"),
         },
         schema: Arc::new(schema),
-        fake: if only_writes { FakeRule::Nothing } else { FakeRule::Missing },
+        fake,
         grad: GradSpec::Missing,
         pointwise: None,
         custom: true,
@@ -136,11 +136,11 @@ fn full_name(schema: &Schema) -> PyResult<String> {
     })
 }
 
-fn lookup(py: Python<'_>, name: &str) -> PyResult<OpHandle> {
+pub(crate) fn lookup(py: Python<'_>, name: &str) -> PyResult<OpHandle> {
     Registry::global().lookup(name).py(py)
 }
 
-fn def_of(py: Python<'_>, op: OpHandle) -> PyResult<Arc<OpDef>> {
+pub(crate) fn def_of(py: Python<'_>, op: OpHandle) -> PyResult<Arc<OpDef>> {
     op.def()
         .ok_or_else(|| tp_dispatch::Error::registration("TP1305", format!("{op} was unregistered")))
         .py(py)
@@ -148,7 +148,8 @@ fn def_of(py: Python<'_>, op: OpHandle) -> PyResult<Arc<OpDef>> {
 
 /// Registers a Python function as a kernel of `name` for `slot` ("cpu", "cuda", "default", ...).
 #[pyfunction]
-#[pyo3(signature = (name, slot, func, at, *, when=None, contiguous=Vec::new()))]
+#[pyo3(signature = (name, slot, func, at, *, when=None, contiguous=Vec::new(), out=false))]
+#[allow(clippy::too_many_arguments)] // Python's keywords
 pub fn register_kernel(
     py: Python<'_>,
     name: &str,
@@ -157,14 +158,16 @@ pub fn register_kernel(
     at: (String, String, u32, String),
     when: Option<Bound<'_, PyAny>>,
     contiguous: Vec<String>,
+    out: bool,
 ) -> PyResult<PyRegistration> {
     let op = lookup(py, name)?;
     let def = def_of(py, op)?;
     let index = |arg: &String| {
         def.params.index(arg).ok_or_else(|| PyValueError::new_err(format!("{op} has no argument '{arg}'")))
     };
+    let role = if out { Role::Out } else { Role::Kernel };
     // SAFETY: a live callable, lock held.
-    let kernel = unsafe { PyKernel::new(func.as_ptr(), &def.schema, Role::Kernel) };
+    let kernel = unsafe { PyKernel::new(func.as_ptr(), &def.schema, role) };
     let spec = KernelSpec {
         slot: slot_of(slot)?,
         kernel: Kernel::Object(Arc::new(kernel)),
@@ -175,7 +178,7 @@ pub fn register_kernel(
     Ok(PyRegistration(Some(Registry::global().register_kernel(op, spec).py(py)?)))
 }
 
-/// Sets the fake rule of `name`; None takes it away.
+/// Sets the fake rule of `name`; None brings back the one that the op was defined with.
 #[pyfunction]
 pub fn register_fake(py: Python<'_>, name: &str, func: Option<Bound<'_, PyAny>>) -> PyResult<()> {
     let op = lookup(py, name)?;
@@ -183,7 +186,7 @@ pub fn register_fake(py: Python<'_>, name: &str, func: Option<Bound<'_, PyAny>>)
     let fake = match &func {
         // SAFETY: a live callable, lock held.
         Some(f) => FakeRule::Object(Arc::new(unsafe { PyKernel::new(f.as_ptr(), &def.schema, Role::Fake) })),
-        None => FakeRule::Missing,
+        None => Registry::global().original_fake(op),
     };
     Registry::global().redefine(op, |d| copy(d, Some(fake), None)).py(py)
 }
@@ -210,8 +213,7 @@ fn overload_object<'py>(py: Python<'py>, op: OpHandle) -> PyResult<Bound<'py, Py
         return Ok(found);
     }
     // SAFETY: lock held, the type is ready once the module is.
-    let obj =
-        unsafe { Bound::from_owned_ptr_or_err(py, opobj::new(Packet::new(base_name(op.name()), &[op])))? };
+    let obj = unsafe { Bound::from_owned_ptr_or_err(py, opobj::new(Packet::new(&full, &[op])))? };
     packets(py).set_item(full, &obj)?;
     Ok(obj)
 }
@@ -240,7 +242,7 @@ pub fn list_ops(namespace: Option<&str>) -> Vec<&'static str> {
     Registry::global().list(namespace).into_iter().map(|op| op.name()).collect()
 }
 
-/// `ns::name` of an op object.
+/// `ns::name` of an op object, `ns::name.overload` of one that stands for one overload.
 #[pyfunction]
 pub fn op_name(op: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(packet(op)?.name.to_string())
@@ -277,6 +279,15 @@ pub fn op_info<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyDict>>
     let table: Vec<(&str, String)> =
         dispatcher::describe_table(op).into_iter().map(|(k, t)| (k.name(), t)).collect();
     out.set_item("table", table)?;
+    let defaults = PyDict::new(py);
+    for p in &def.params.all {
+        if let Some(v) = &p.default {
+            // SAFETY: lock held.
+            let v = unsafe { Bound::from_owned_ptr_or_err(py, convert::value_to_object(v))? };
+            defaults.set_item(&*p.name, v)?;
+        }
+    }
+    out.set_item("defaults", defaults)?;
     Ok(out)
 }
 
@@ -313,10 +324,7 @@ pub fn kernel_function<'py>(
     kernel: Option<&str>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let op = lookup(py, name)?;
-    let slot = slot_of(slot)?;
-    let kernels = op.kernels();
-    let found = kernels.iter().rev().find(|k| k.slot == slot && kernel.is_none_or(|n| n == k.name()));
-    Ok(found.and_then(|k| match &k.kernel {
+    Ok(kernel_of(op, slot_of(slot)?, kernel).and_then(|k| match &k.kernel {
         Kernel::Object(o) if !o.host_function().is_null() => {
             // SAFETY: a live function held by the entry.
             Some(unsafe { Bound::from_borrowed_ptr(py, o.host_function().cast()) })
@@ -349,6 +357,40 @@ pub fn pop_preference(token: u64) {
     state::pop_preference(token);
 }
 
+/// The newest kernel of a slot, of that name when one is given.
+pub(crate) fn kernel_of(op: OpHandle, slot: Slot, name: Option<&str>) -> Option<Arc<KernelEntry>> {
+    op.kernels().into_iter().rev().find(|k| k.slot == slot && name.is_none_or(|n| n == k.name()))
+}
+
+/// The schema, behind a signature that `inspect` reads where its defaults are literals of Python.
+fn documentation(name: &str, def: &OpDef) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for (i, p) in def.params.all.iter().enumerate() {
+        if i == def.params.positional {
+            parts.push("*".to_string());
+        }
+        parts.push(match &p.default {
+            None => p.name.to_string(),
+            Some(v) => format!("{}={}", p.name, literal(v)),
+        });
+    }
+    format!("{name}({})\n--\n\n{}", parts.join(", "), def.schema)
+}
+
+fn literal(v: &Value) -> String {
+    match v {
+        Value::None => "None".to_string(),
+        Value::Bool(_) | Value::Int(_) | Value::Str(_) => format!("{:?}", v.as_arg()),
+        Value::Scalar(s) if s.to::<f64>().is_finite() => match s {
+            tp_tensor::Scalar::Bool(v) => format!("{:?}", Arg::Bool(*v)),
+            tp_tensor::Scalar::Int(v) => v.to_string(),
+            tp_tensor::Scalar::Float(v) => format!("{v:?}"),
+        },
+        Value::Float(x) if x.is_finite() => format!("{x:?}"),
+        _ => "...".to_string(),
+    }
+}
+
 /// Calls `name` with the Autograd and Capture layers passed by: the kernel of the tensors' device alone.
 #[pyfunction]
 #[pyo3(signature = (op, *args, **kwargs))]
@@ -359,6 +401,18 @@ pub fn call_kernel<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let _guard = state::KeyGuard::foreign_kernel();
     op.call(args, kwargs)
+}
+
+/// Enters debug mode on this thread.
+#[pyfunction]
+pub fn push_debug() {
+    state::push_debug();
+}
+
+/// Leaves one context of debug mode.
+#[pyfunction]
+pub fn pop_debug() {
+    state::pop_debug();
 }
 
 /// Every built-in op as a builtin function of the module's `builtins` dict, under its own name and its aliases.
@@ -374,7 +428,7 @@ pub fn install_builtins(m: &Bound<'_, PyModule>) -> PyResult<()> {
         if functions.contains(name)? {
             continue;
         }
-        let doc = op.def().map(|d| d.schema.to_string()).unwrap_or_default();
+        let doc = op.def().map(|d| documentation(name, &d)).unwrap_or_default();
         // SAFETY: an op object, lock held.
         let f = unsafe {
             Bound::from_owned_ptr_or_err(

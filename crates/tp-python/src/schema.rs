@@ -3,7 +3,7 @@
 use crate::error::IntoPyResult;
 use crate::error::guarded;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 use tp_dispatch::Schema;
 
 /// A parsed operator schema. `Schema.parse(text)` reads it, `str(schema)` prints it; the two are inverse.
@@ -15,8 +15,14 @@ pub struct PySchema(pub Schema);
 impl PySchema {
     /// Reads `ns::name.overload(Tensor x, *, float p=0.5) -> Tensor`; SchemaError (ValueError) with a caret otherwise.
     #[staticmethod]
-    fn parse(py: Python<'_>, text: &str) -> PyResult<PySchema> {
-        guarded(|| Schema::parse(text).map(PySchema).map_err(tp_dispatch::Error::from).py(py))
+    fn parse(py: Python<'_>, text: &Bound<'_, PyString>) -> PyResult<PySchema> {
+        guarded(|| {
+            let Ok(text) = text.to_str() else {
+                let message = "the text holds a lone surrogate, which is no character";
+                return Err(tp_dispatch::Error::new(tp_dispatch::ErrorKind::Schema, "TP1001", message)).py(py);
+            };
+            Schema::parse(text).map(PySchema).map_err(tp_dispatch::Error::from).py(py)
+        })
     }
 
     /// `ns::name`.
@@ -51,6 +57,7 @@ impl PySchema {
                     d.set_item("type", a.ty().to_string())?;
                     d.set_item("kwarg_only", a.is_kwarg_only())?;
                     d.set_item("has_default", a.default().is_some())?;
+                    d.set_item("default", a.default().map(ToString::to_string))?;
                     d.set_item("mutated", a.is_write())?;
                     d.set_item("alias", a.alias().is_some())?;
                     d.set_item("is_tensor", a.is_tensor_like())?;

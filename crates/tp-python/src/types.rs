@@ -96,6 +96,11 @@ pub fn dtype_object(d: DType) -> Obj {
     DTYPES[d as usize].load(Ordering::Relaxed)
 }
 
+/// Whether an object is one of the dtype singletons.
+pub fn is_dtype(obj: Obj) -> bool {
+    DType::ALL.into_iter().any(|d| dtype_object(d) == obj)
+}
+
 /// The dtype that an object is: one of ours, or Python's `bool`, `int`, `float` types.
 ///
 /// # Safety

@@ -264,7 +264,8 @@ impl Recorder {
                     NewOutput::List(ts.iter_mut().map(|t| self.new_value(&args, t)).collect::<Result<_>>()?)
                 }
                 other => {
-                    NewOutput::Value(NewValue { ty: ValueType::Other(other.type_name().into()), alias: None })
+                    let known = literal(&other.as_arg()).ok_or_else(|| unheld(call, other))?;
+                    NewOutput::Value(NewValue { ty: ValueType::Known(known), alias: None })
                 }
             });
         }
@@ -405,6 +406,15 @@ pub(crate) fn literal(arg: &Arg<'_>) -> Option<Operand> {
         Arg::Scalars(v) => list(v.iter().map(|x| Operand::Const((*x).into())).collect()),
         Arg::Tensor(_) | Arg::Tensors(_) | Arg::OptTensors(_) | Arg::Host(_) => None,
     }
+}
+
+#[cold]
+fn unheld(call: &Call<'_>, value: &Value) -> Error {
+    let message =
+        format!("it returned {}, which a graph can neither hold nor compare with a run", value.type_name());
+    Error::capture("TP4016", message)
+        .with_op(call.op.name())
+        .note("return tensors, lists of tensors, numbers, strings, dtypes or devices")
 }
 
 #[cold]

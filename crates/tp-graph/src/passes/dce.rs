@@ -1,4 +1,5 @@
-//! Dead-code removal: a call goes when nobody uses its results and its effects allow it.
+//! Dead-code removal: a call goes when nobody uses its results and its effects allow it. One that gave a number stays:
+//! the function was captured with that number, which only a run can confirm.
 
 use super::Removed;
 use super::rewrite::Rewrite;
@@ -10,7 +11,8 @@ pub fn run(graph: &Graph) -> (Graph, Vec<Removed>) {
     graph.for_each_output_value(|v| used[v.index()] = true);
     let mut rewrite = Rewrite::new(graph);
     for (id, node) in graph.nodes.iter().rev() {
-        let live = !node.effects.removable() || node.defined().any(|v| used[v.index()]);
+        let live =
+            !node.effects.removable() || graph.has_known(node) || node.defined().any(|v| used[v.index()]);
         if live {
             node.for_each_use(|v| used[v.index()] = true);
         } else {

@@ -237,13 +237,13 @@ impl Parser<'_> {
     fn value_type(&mut self) -> Result<ValueType> {
         let name = self.cursor.word()?;
         if !self.cursor.rest().starts_with('[') {
-            return Ok(ValueType::Other(name.into()));
+            return self.other_type(name.to_string());
         }
         let Ok(dtype) = name.parse::<DType>() else {
             self.cursor.expect("[")?;
             let inner = self.cursor.word()?;
             self.cursor.expect("]")?;
-            return Ok(ValueType::Other(format!("{name}[{inner}]").into()));
+            return self.other_type(format!("{name}[{inner}]"));
         };
         let sizes = self.dims()?;
         let mut spec = TensorSpec::contiguous(&sizes, dtype, Device::CPU);
@@ -255,6 +255,14 @@ impl Parser<'_> {
             spec.device = device.parse().map_err(|_| self.cursor.error("a device"))?;
         }
         Ok(ValueType::Tensor(spec))
+    }
+
+    /// The type of a value that is no tensor, with the value itself where it is known.
+    fn other_type(&mut self, name: String) -> Result<ValueType> {
+        if self.cursor.eat_word("is") {
+            return self.operand().map(ValueType::Known);
+        }
+        Ok(ValueType::Other(name.into()))
     }
 
     fn dims(&mut self) -> Result<Dims> {

@@ -175,6 +175,7 @@ impl Display for ValueType {
         match self {
             ValueType::Tensor(spec) => Display::fmt(spec, f),
             ValueType::Other(name) => f.write_str(name),
+            ValueType::Known(value) => write!(f, "{} is {value}", value.type_name()),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::object;
 use super::returned::{Marked, Owned};
 use crate::error;
 use crate::hot::ffi::{self as x, Obj};
-use crate::hot::{convert, queue};
+use crate::hot::{convert, queue, ret, shell};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 use pyo3::{IntoPyObjectExt, ffi};
@@ -137,7 +137,7 @@ impl PyRule {
             "inputs",
             PyTuple::new(py, (0..n).map(|i| argument(py, call, i)).collect::<PyResult<Vec<_>>>()?)?,
         )?;
-        kwargs.set_item("output", outputs(py, rets)?)?;
+        kwargs.set_item("output", outputs(py, rets, &call.def.schema)?)?;
         if !self.keyword_only.is_empty() {
             let extra = PyDict::new(py);
             for (k, name) in self.keyword_only.iter().enumerate() {
@@ -262,6 +262,14 @@ impl PyRule {
 }
 
 fn return_kind(ty: &tp_dispatch::schema::ArgType) -> Return {
+    use tp_dispatch::schema::ArgType;
+    if let ArgType::Tuple(items) = ty {
+        return match items.len() {
+            _ if items.iter().any(|t| *t != ArgType::Tensor) => Return::Other,
+            1 => Return::Tensor,
+            _ => Return::List,
+        };
+    }
     if ty.as_list().is_some() && ty.is_tensor_like() {
         Return::List
     } else if ty.is_tensor_like() {
@@ -277,6 +285,10 @@ impl VjpRule for PyRule {
     }
 
     fn save_outputs(&self, call: &Call<'_>, rets: &[Value], saver: &mut Saver<'_>) -> Result<()> {
+        let n = self.inputs.len();
+        if let Some(k) = (0..self.keyword_only.len()).find(|k| saver.needs(n + k)) {
+            return Err(keyword_gradient(&self.op, &self.keyword_only[k]));
+        }
         for value in rets {
             if let Value::Tensors(ts) = value {
                 saver.int(ts.len() as i64);
@@ -338,6 +350,15 @@ impl VjpRule for PyRule {
     }
 }
 
+#[cold]
+fn keyword_gradient(op: &str, name: &str) -> Error {
+    let message =
+        format!("keyword-only argument '{name}' requires a gradient, which the backward rule cannot return");
+    Error::autograd("TP3024", message)
+        .with_op(op)
+        .note("backward returns one gradient per positional argument: make it positional, or pass x.detach()")
+}
+
 impl PyRule {
     /// A context for a rule that has no setup function.
     unsafe fn bare_context(&self, py: Python<'_>, ctx: &BackwardCtx<'_>) -> Result<Obj> {
@@ -385,15 +406,19 @@ fn argument<'py>(py: Python<'py>, call: &Call<'_>, i: usize) -> PyResult<Bound<'
     }
     match call.args.get(i) {
         // SAFETY: lock held.
-        Some(arg) => unsafe { Bound::from_owned_ptr_or_err(py, convert::value_to_object(&arg.to_value())) },
+        Some(arg) => unsafe { Bound::from_owned_ptr_or_err(py, convert::arg_to_object(*arg)) },
         None => py.None().into_bound_py_any(py),
     }
 }
 
-fn outputs<'py>(py: Python<'py>, rets: &[Value]) -> PyResult<Bound<'py, PyAny>> {
+fn outputs<'py>(py: Python<'py>, rets: &[Value], schema: &Schema) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: lock held.
     let one = |v: &Value| unsafe { Bound::from_owned_ptr_or_err(py, convert::value_to_object(v)) };
     match rets {
+        [Value::Tensors(items)] if ret::returns_tuple(schema) => {
+            let items = items.iter().map(|t| one(&Value::Tensor(t.clone()))).collect::<PyResult<Vec<_>>>()?;
+            Ok(PyTuple::new(py, items)?.into_any())
+        }
         [v] => one(v),
         many => Ok(PyTuple::new(py, many.iter().map(one).collect::<PyResult<Vec<_>>>()?)?.into_any()),
     }

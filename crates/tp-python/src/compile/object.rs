@@ -152,7 +152,7 @@ unsafe fn long(inner: &Inner, args: &[Arg<'_>]) -> Option<Result<Obj>> {
     let results = entry.structure().downcast_ref::<Results>()?;
     // SAFETY: lock held.
     Some(match results.tree {
-        Tree::Leaf => Ok(unsafe { ret::finish(rets) }),
+        Tree::Leaf => Ok(unsafe { ret::finish(rets, None) }),
         _ => rebuild(&results.tree, rets),
     })
 }

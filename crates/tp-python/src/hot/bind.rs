@@ -50,15 +50,19 @@ impl Drop for CalleeInfo {
 
 /// Values that arguments borrow from while a call lasts. Boxes keep their addresses when the list grows.
 #[derive(Default)]
-#[allow(clippy::vec_box)] // addresses must not move
-pub struct Scratch(Vec<Box<Value>>);
+pub struct Scratch {
+    #[allow(clippy::vec_box)] // addresses must not move
+    kept: Vec<Box<Value>>,
+    /// Some argument is not the object that was given: converted, or a list made anew.
+    pub converted: bool,
+}
 
 impl Scratch {
     /// # Safety
     /// The scratch outlives every use of the argument.
     pub unsafe fn keep<'a>(&mut self, v: Value) -> Arg<'a> {
-        self.0.push(Box::new(v));
-        let last: *const Value = &**self.0.last().unwrap_or_else(|| unreachable!("just pushed"));
+        self.kept.push(Box::new(v));
+        let last: *const Value = &**self.kept.last().unwrap_or_else(|| unreachable!("just pushed"));
         // SAFETY: the box does not move, see above.
         unsafe { (*last).as_arg() }
     }
@@ -154,6 +158,8 @@ pub unsafe fn convert<'a>(
         if obj.is_null() {
             let Some(default) = &p.default else { return Err(missing(op, info, slots)) };
             slots[i] = info.defaults[i];
+            // A kernel may change the list that it gets; the default has to stay.
+            scratch.converted |= is_list(default);
             // SAFETY: `info` outlives the call.
             out.push(unsafe { std::mem::transmute::<Arg<'_>, Arg<'a>>(default.as_arg()) });
             continue;
@@ -168,6 +174,11 @@ pub unsafe fn convert<'a>(
         }
     }
     Ok(out)
+}
+
+fn is_list(v: &Value) -> bool {
+    matches!(v, Value::Ints(_) | Value::Floats(_) | Value::Bools(_) | Value::Scalars(_) | Value::Tensors(_))
+        || matches!(v, Value::OptTensors(_))
 }
 
 #[cold]

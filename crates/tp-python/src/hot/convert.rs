@@ -3,13 +3,13 @@
 
 use super::bind::Scratch;
 use super::ffi::{self as x, Obj};
-use super::shell;
-use crate::types;
+use super::{nested, shell};
+use crate::{error, types};
 use pyo3::ffi;
 use smallvec::SmallVec;
 use std::ptr;
 use tp_dispatch::bind::{Param, ParamKind};
-use tp_dispatch::{Arg, Error, Result, Value};
+use tp_dispatch::{Arg, Error, ErrorKind, Result, Value};
 use tp_tensor::{DType, Dim, Scalar, Tensor};
 
 /// # Safety
@@ -20,7 +20,16 @@ pub unsafe fn object_to_arg<'a>(op: &str, p: &Param, obj: Obj, scratch: &mut Scr
         if obj == ffi::Py_None() {
             return if p.optional { Ok(Arg::None) } else { Err(wrong(op, p, obj)) };
         }
-        let found = match p.kind {
+        scratch.converted |= !is_exact(p.kind, obj);
+        let found = read(op, p, obj, scratch).map_err(|e| about(op, p, e))?;
+        found.ok_or_else(|| wrong(op, p, obj))
+    }
+}
+
+unsafe fn read<'a>(op: &str, p: &Param, obj: Obj, scratch: &mut Scratch) -> Result<Option<Arg<'a>>> {
+    // SAFETY: live objects throughout.
+    unsafe {
+        Ok(match p.kind {
             ParamKind::Tensor => shell::is_tensor(obj).then(|| Arg::Tensor(shell::tensor_of(obj))),
             ParamKind::Scalar => number(obj)?.map(Arg::Scalar),
             ParamKind::Int => match int(obj)? {
@@ -32,11 +41,43 @@ pub unsafe fn object_to_arg<'a>(op: &str, p: &Param, obj: Obj, scratch: &mut Scr
             ParamKind::Str => is_str(obj).then(|| x::str_of(obj).map(Arg::Str)).flatten(),
             ParamKind::DType => types::dtype_of(obj).map(Arg::DType),
             ParamKind::Device => types::device_of(obj)?.map(Arg::Device),
-            ParamKind::Opaque => Some(scratch.keep(Value::Host(types::opaque(obj)))),
+            ParamKind::Opaque => nested::argument(p, obj)?.map(|v| scratch.keep(v)),
             _ => list(op, p, obj)?.map(|v| scratch.keep(v)),
-        };
-        found.ok_or_else(|| wrong(op, p, obj))
+        })
     }
+}
+
+/// Whether an object is what a kernel gets for it: of the very type, so that it needs no conversion. Lists are always
+/// made anew, for the caller's own is not the kernel's to change.
+#[inline]
+unsafe fn is_exact(kind: ParamKind, obj: Obj) -> bool {
+    // SAFETY: live object.
+    let ty = unsafe { x::type_of(obj) };
+    let (float, int) = (&raw mut ffi::PyFloat_Type, &raw mut ffi::PyLong_Type);
+    let boolean = &raw mut ffi::PyBool_Type;
+    match kind {
+        ParamKind::Tensor => true,
+        ParamKind::Scalar => ty == float || ty == int || ty == boolean,
+        ParamKind::Int => ty == int,
+        ParamKind::Float => ty == float,
+        ParamKind::Bool => ty == boolean,
+        ParamKind::Str => ty == &raw mut ffi::PyUnicode_Type,
+        ParamKind::DType => types::is_dtype(obj),
+        // SAFETY: live object.
+        ParamKind::Device => unsafe { !is_str(obj) },
+        _ => false,
+    }
+}
+
+/// Names op and argument in an error of one object's conversion.
+#[cold]
+fn about(op: &str, p: &Param, e: Error) -> Error {
+    if e.kind() != ErrorKind::Argument || e.op().is_some() {
+        return e.with_op(op);
+    }
+    let message = format!("argument '{}' ({}): {}", p.name, p.type_text, e.message());
+    let named = Error::argument(e.code(), message).with_op(op);
+    e.notes().iter().fold(named, |named, note| named.note(note.as_str()))
 }
 
 #[cold]
@@ -45,7 +86,11 @@ unsafe fn wrong(op: &str, p: &Param, obj: Obj) -> Error {
     let got = unsafe { x::type_name(obj) };
     let mut e =
         Error::argument("TP1002", format!("argument '{}' must be {}, got {got}", p.name, p.type_text));
-    if matches!(p.kind, ParamKind::Tensor | ParamKind::Tensors) {
+    let is_list = matches!(p.kind, ParamKind::Tensors | ParamKind::OptTensors);
+    // SAFETY: live object.
+    if is_list && unsafe { shell::is_tensor(obj) } {
+        e = e.note("pass a list: [x]");
+    } else if is_list || p.kind == ParamKind::Tensor {
         // SAFETY: live object.
         if let Some(way) = unsafe { foreign_array(obj) } {
             e = e.note(way);
@@ -70,7 +115,7 @@ pub unsafe fn foreign_array(obj: Obj) -> Option<String> {
     }
 }
 
-unsafe fn is_str(obj: Obj) -> bool {
+pub unsafe fn is_str(obj: Obj) -> bool {
     // SAFETY: live object.
     unsafe { ffi::PyUnicode_Check(obj) != 0 }
 }
@@ -116,12 +161,12 @@ unsafe fn number_slow(obj: Obj) -> Result<Option<Scalar>> {
         }
         if x::type_name(obj).starts_with("bool") {
             let truth = ffi::PyObject_IsTrue(obj);
-            return if truth < 0 { refused() } else { Ok(Some(Scalar::Bool(truth == 1))) };
+            return if truth < 0 { unfit() } else { Ok(Some(Scalar::Bool(truth == 1))) };
         }
         if ffi::PyObject_HasAttrString(obj, c"__float__".as_ptr()) != 0 {
             let v = ffi::PyFloat_AsDouble(obj);
             return if v == -1.0 && !ffi::PyErr_Occurred().is_null() {
-                refused()
+                unfit()
             } else {
                 Ok(Some(Scalar::Float(v)))
             };
@@ -132,16 +177,19 @@ unsafe fn number_slow(obj: Obj) -> Result<Option<Scalar>> {
 
 unsafe fn is_sized(obj: Obj) -> Result<bool> {
     // SAFETY: live object. A NumPy scalar has no length; an array with elements is no number.
-    unsafe { if ffi::PyObject_Size(obj) < 0 { refused::<()>().map(|_| false) } else { Ok(true) } }
+    unsafe {
+        let n = ffi::PyObject_Size(obj);
+        if n < 0 { unfit::<()>().map(|_| false) } else { Ok(true) }
+    }
 }
 
-/// What an object says when it is asked for its number and has none is a TypeError; any other exception is the
-/// caller's own and passes through.
-unsafe fn refused<T>() -> Result<Option<T>> {
-    // SAFETY: lock held; an exception is set.
+/// After a failed conversion: a TypeError says that the object is not of the kind asked for, anything else is the
+/// object's own exception and goes to the caller as it is.
+unsafe fn unfit<T>() -> Result<Option<T>> {
+    // SAFETY: lock held, an exception is set.
     unsafe {
         if ffi::PyErr_ExceptionMatches(ffi::PyExc_TypeError) == 0 {
-            return Err(crate::error::fetch());
+            return Err(error::fetch());
         }
         ffi::PyErr_Clear();
     }
@@ -165,7 +213,7 @@ unsafe fn index(obj: Obj) -> Result<Option<i64>> {
     unsafe {
         let n = ffi::PyNumber_Index(obj);
         if n.is_null() {
-            return refused();
+            return unfit();
         }
         let v = long(n);
         ffi::Py_DECREF(n);
@@ -190,12 +238,34 @@ pub unsafe fn int(obj: Obj) -> Result<Option<i64>> {
     }
 }
 
-unsafe fn float(obj: Obj) -> Result<Option<f64>> {
+/// # Safety
+/// Live object, lock held.
+pub unsafe fn float(obj: Obj) -> Result<Option<f64>> {
     // SAFETY: live object.
-    Ok(unsafe { number(obj)? }.map(|s| s.to::<f64>()))
+    unsafe {
+        if x::type_of(obj) == &raw mut ffi::PyLong_Type {
+            return wide(obj).map(Some);
+        }
+        Ok(number(obj)?.map(|s| s.to::<f64>()))
+    }
 }
 
-unsafe fn boolean(obj: Obj) -> Result<Option<bool>> {
+/// A Python int of any size as a float.
+unsafe fn wide(obj: Obj) -> Result<f64> {
+    // SAFETY: an exact int.
+    unsafe {
+        let v = ffi::PyLong_AsDouble(obj);
+        if v == -1.0 && !ffi::PyErr_Occurred().is_null() {
+            ffi::PyErr_Clear();
+            return Err(Error::argument("TP1007", "an integer is too large for a float"));
+        }
+        Ok(v)
+    }
+}
+
+/// # Safety
+/// Live object, lock held.
+pub unsafe fn boolean(obj: Obj) -> Result<Option<bool>> {
     // SAFETY: live object.
     Ok(match unsafe { number(obj)? } {
         Some(Scalar::Bool(v)) => Some(v),
@@ -247,6 +317,7 @@ unsafe fn list(op: &str, p: &Param, obj: Obj) -> Result<Option<Value>> {
     // SAFETY: live objects.
     unsafe {
         let Some(items) = sequence(obj) else { return single(p, obj) };
+        check_length(op, p, items.len())?;
         let out = match p.kind {
             ParamKind::Ints => {
                 let ints = items.iter().map(|o| element(op, p, *o, int)).collect::<Result<Box<[i64]>>>()?;
@@ -279,17 +350,40 @@ unsafe fn list(op: &str, p: &Param, obj: Obj) -> Result<Option<Value>> {
     }
 }
 
-/// A single int for a list of ints: allowed for sized lists (repeated) and for shapes.
-unsafe fn single(p: &Param, obj: Obj) -> Result<Option<Value>> {
-    if p.kind != ParamKind::Ints {
-        return Ok(None);
+/// A list of a declared size has that many items. Size 1 only says that a single value will do.
+fn check_length(op: &str, p: &Param, n: usize) -> Result<()> {
+    match p.list_size {
+        Some(size) if size > 1 && n != size as usize => {
+            let message =
+                format!("argument '{}' must be {}: a list of {size}, got {n} items", p.name, p.type_text);
+            Err(Error::argument("TP1033", message).with_op(op))
+        }
+        _ => Ok(()),
     }
-    let n = p.list_size.unwrap_or(0);
+}
+
+/// Longest list that a single value is repeated into; as for defaults.
+const MAX_REPEAT: u32 = 1024;
+
+/// A single value for a list of a declared size: repeated.
+unsafe fn single(p: &Param, obj: Obj) -> Result<Option<Value>> {
+    let n = match p.list_size {
+        Some(n) if n > 0 && n <= MAX_REPEAT => n as usize,
+        _ => return Ok(None),
+    };
     // SAFETY: live object.
-    let found = if n > 0 { unsafe { int(obj)? } } else { None };
-    match found {
-        Some(v) if is_no_size(p, v) => Err(no_size("", p, v)),
-        found => Ok(found.map(|v| Value::Ints(vec![v; n as usize].into()))),
+    // SAFETY: live object.
+    unsafe {
+        Ok(match p.kind {
+            ParamKind::Ints => match int(obj)? {
+                Some(v) if is_no_size(p, v) => return Err(no_size("", p, v)),
+                found => found.map(|v| Value::Ints(vec![v; n].into())),
+            },
+            ParamKind::Floats => float(obj)?.map(|v| Value::Floats(vec![v; n].into())),
+            ParamKind::Bools => boolean(obj)?.map(|v| Value::Bools(vec![v; n].into())),
+            ParamKind::Scalars => number(obj)?.map(|v| Value::Scalars(vec![v; n].into())),
+            _ => None,
+        })
     }
 }
 
@@ -329,24 +423,33 @@ unsafe fn wrong_element(op: &str, p: &Param, obj: Obj) -> Error {
 /// The interpreter lock is held.
 pub unsafe fn value_to_object(v: &Value) -> Obj {
     // SAFETY: lock held.
+    unsafe { arg_to_object(v.as_arg()) }
+}
+
+/// As `value_to_object`, for a borrowed value.
+///
+/// # Safety
+/// The interpreter lock is held.
+pub unsafe fn arg_to_object(v: Arg<'_>) -> Obj {
+    // SAFETY: lock held.
     unsafe {
         match v {
-            Value::None => none(),
-            Value::Tensor(t) => shell::wrap_ref(t),
-            Value::Scalar(s) => scalar_to_object(*s),
-            Value::Int(v) => ffi::PyLong_FromLongLong(*v),
-            Value::Float(v) => ffi::PyFloat_FromDouble(*v),
-            Value::Bool(v) => ffi::PyBool_FromLong((*v).into()),
-            Value::Str(s) => ffi::PyUnicode_FromStringAndSize(s.as_ptr().cast(), s.len() as isize),
-            Value::Ints(v) => list_of(v, |v| ffi::PyLong_FromLongLong(*v)),
-            Value::Floats(v) => list_of(v, |v| ffi::PyFloat_FromDouble(*v)),
-            Value::Bools(v) => list_of(v, |v| ffi::PyBool_FromLong((*v).into())),
-            Value::Scalars(v) => list_of(v, |v| scalar_to_object(*v)),
-            Value::Tensors(v) => list_of(v, |t| shell::wrap_ref(t)),
-            Value::OptTensors(v) => list_of(v, |t| t.as_ref().map_or_else(|| none(), |t| shell::wrap_ref(t))),
-            Value::DType(d) => dtype_to_object(*d),
-            Value::Device(d) => types::device_object(*d),
-            Value::Host(h) => types::opaque_object(h),
+            Arg::None => none(),
+            Arg::Tensor(t) => shell::wrap_ref(t),
+            Arg::Scalar(s) => scalar_to_object(s),
+            Arg::Int(v) => ffi::PyLong_FromLongLong(v),
+            Arg::Float(v) => ffi::PyFloat_FromDouble(v),
+            Arg::Bool(v) => ffi::PyBool_FromLong(v.into()),
+            Arg::Str(s) => ffi::PyUnicode_FromStringAndSize(s.as_ptr().cast(), s.len() as isize),
+            Arg::Ints(v) => list_of(v, |v| ffi::PyLong_FromLongLong(*v)),
+            Arg::Floats(v) => list_of(v, |v| ffi::PyFloat_FromDouble(*v)),
+            Arg::Bools(v) => list_of(v, |v| ffi::PyBool_FromLong((*v).into())),
+            Arg::Scalars(v) => list_of(v, |v| scalar_to_object(*v)),
+            Arg::Tensors(v) => list_of(v, |t| shell::wrap_ref(t)),
+            Arg::OptTensors(v) => list_of(v, |t| t.as_ref().map_or_else(|| none(), |t| shell::wrap_ref(t))),
+            Arg::DType(d) => dtype_to_object(d),
+            Arg::Device(d) => types::device_object(d),
+            Arg::Host(h) => types::opaque_object(h),
         }
     }
 }

@@ -2,15 +2,17 @@
 //! among overloads.
 
 use super::bind::{self, CalleeInfo, Given, Scratch};
-use super::convert;
 use super::ffi::Obj;
+use super::{convert, rank};
 use super::{ret, shell};
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use tp_dispatch::bind::Form;
 use tp_dispatch::dispatcher::{ArgKeys, Session};
 use tp_dispatch::kernel::HostArgs;
-use tp_dispatch::{Arg, Error, OpHandle, Result, Rets};
+use tp_dispatch::{Arg, Error, ErrorKind, OpHandle, Result, Rets};
 use tp_tensor::Scalar;
 
 /// All overloads of one op name, in definition order. Touched with the interpreter lock held.
@@ -18,7 +20,8 @@ pub struct Packet {
     pub name: Box<str>,
     overloads: RefCell<Vec<Overload>>,
     first: OpHandle,
-    /// The overloads taking (Tensor, number) and (number, Tensor).
+    /// The overloads of a built-in op that take (Tensor, number) and (number, Tensor). Users' overloads are chosen
+    /// among in general, for another one may fit better.
     scalar: Cell<Option<OpHandle>>,
     scalar_left: Cell<Option<OpHandle>>,
 }
@@ -56,9 +59,9 @@ impl Packet {
             return;
         }
         list.push(Overload { op, info: None });
-        match op.name().strip_prefix(&*self.name) {
-            Some(".Scalar") => self.scalar.set(Some(op)),
-            Some(".ScalarLeft") => self.scalar_left.set(Some(op)),
+        match op.def().filter(|def| !def.custom).map(|def| def.params.form) {
+            Some(Form::TensorScalar) => self.scalar.set(Some(op)),
+            Some(Form::ScalarTensor) => self.scalar_left.set(Some(op)),
             _ => {}
         }
     }
@@ -101,12 +104,18 @@ pub unsafe fn call(p: &Packet, given: Given) -> Result<Obj> {
                     }
                     (true, false) => {
                         if let (Some(op), Some(s)) = (p.scalar.get(), number(b)) {
-                            return short(op, &[Arg::Tensor(shell::tensor_of(a)), Arg::Scalar(s)]);
+                            let args = [Arg::Tensor(shell::tensor_of(a)), Arg::Scalar(s)];
+                            if let Some(done) = pair(op, Form::TensorScalar, &args) {
+                                return done;
+                            }
                         }
                     }
                     (false, true) => {
                         if let (Some(op), Some(s)) = (p.scalar_left.get(), number(a)) {
-                            return short(op, &[Arg::Scalar(s), Arg::Tensor(shell::tensor_of(b))]);
+                            let args = [Arg::Scalar(s), Arg::Tensor(shell::tensor_of(b))];
+                            if let Some(done) = pair(op, Form::ScalarTensor, &args) {
+                                return done;
+                            }
                         }
                     }
                     _ => {}
@@ -144,16 +153,24 @@ unsafe fn number(obj: Obj) -> Option<Scalar> {
 /// The call of an op whose arguments are all plain tensors and all given; None when this one is not such an op.
 #[inline(always)]
 unsafe fn plain(op: OpHandle, args: &[Arg<'_>], objects: *const Obj) -> Option<Result<Obj>> {
-    let session = match Session::open(op) {
-        Ok(s) => s,
-        Err(e) => return Some(Err(e)),
-    };
+    let session = Session::open(op).ok()?;
     let params = &session.def().params;
     if !params.all_tensors || params.all.len() != args.len() {
         return None;
     }
     // SAFETY: lock held.
     Some(unsafe { run(&session, op, args, HostArgs(objects.cast())) })
+}
+
+/// The call of an op of two arguments of that form; None when the op is defined otherwise by now.
+#[inline(always)]
+unsafe fn pair(op: OpHandle, form: Form, args: &[Arg<'_>]) -> Option<Result<Obj>> {
+    let session = Session::open(op).ok()?;
+    if session.def().params.form != form {
+        return None;
+    }
+    // SAFETY: lock held.
+    Some(unsafe { run(&session, op, args, HostArgs::NONE) })
 }
 
 /// A call with converted arguments, for ops whose kernels are ours.
@@ -193,7 +210,7 @@ unsafe fn long(
     let mut rets = Rets::new();
     match session.call_keyed(keys, args, host, &mut rets) {
         // SAFETY: lock held.
-        Ok(()) => Ok(unsafe { ret::finish(rets) }),
+        Ok(()) => Ok(unsafe { ret::finish(rets, Some(&session.def().schema)) }),
         Err(e) => Err(e.with_op(op.name())),
     }
 }
@@ -206,26 +223,72 @@ unsafe fn general(p: &Packet, given: Given) -> Result<Obj> {
         // SAFETY: the caller's promise.
         return unsafe { bind_and_call(p, 0, given) }.unwrap_or_else(Err);
     }
-    let mut misses = Vec::new();
+    // SAFETY: the caller's promise.
+    unsafe { choose(p, n, given) }
+}
+
+/// Tries the overloads from the best match to the worst, in order of definition among equals. One that cannot fit by
+/// the types of the arguments comes last: the attempt gives the reason.
+unsafe fn choose(p: &Packet, n: usize, given: Given) -> Result<Obj> {
+    let mut order: SmallVec<[(u32, usize); 8]> = SmallVec::new();
+    let mut exact = false;
     for i in 0..n {
+        // SAFETY: the caller's promise.
+        let cost = if exact { None } else { unsafe { cost(p, i, given) } };
+        exact |= cost == Some(0);
+        order.push((cost.unwrap_or(u32::MAX), i));
+    }
+    order.sort_unstable();
+    let (mut misses, mut gone) = (Vec::new(), None);
+    for (_, i) in order {
         // SAFETY: the caller's promise.
         match unsafe { bind_and_call(p, i, given) } {
             Ok(done) => return done,
-            Err(e) if e.kind() == tp_dispatch::ErrorKind::Argument => misses.push(e),
+            Err(e) if matches!(e.kind(), ErrorKind::Argument | ErrorKind::Value) => misses.push((i, e)),
+            Err(e) if e.kind() == ErrorKind::Registration => gone = Some(e),
             Err(e) => return Err(e),
         }
     }
+    match gone {
+        Some(gone) if misses.is_empty() => Err(gone),
+        _ => Err(none_fits(p, misses)),
+    }
+}
+
+/// How far the arguments are from what overload `i` declares; None when they cannot fit it.
+unsafe fn cost(p: &Packet, i: usize, given: Given) -> Option<u32> {
+    let op = p.overloads.borrow()[i].op;
+    let session = Session::open(op).ok()?;
+    let info = p.info(i, &session);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let slots = bind::place(op.name(), &info, given, 0).ok()?;
+        let mut sum = 0;
+        for (k, obj) in slots.iter().enumerate() {
+            if obj.is_null() {
+                info.def.params.all[k].default.as_ref()?;
+            } else {
+                sum += rank::cost(info.def.schema.arguments()[k].ty(), *obj)?;
+            }
+        }
+        Some(sum)
+    }
+}
+
+#[cold]
+fn none_fits(p: &Packet, mut misses: Vec<(usize, Error)>) -> Error {
+    misses.sort_by_key(|(i, _)| *i);
     let mut e = Error::argument("TP1012", format!("no overload of {} takes these arguments", p.name));
-    for (op, miss) in p.overloads().iter().zip(&misses) {
-        e = e.note(format!("{}: {}", op.full_name(), miss.message()));
+    for (i, miss) in &misses {
+        e = e.note(format!("{}: {}", p.overloads.borrow()[*i].op.full_name(), miss.message()));
     }
     // What to do about an argument is the same for every overload; where the schema is, each line above says.
     let advice =
-        misses.first().map_or(&[][..], |m| m.notes()).iter().filter(|n| !n.starts_with("declared as "));
+        misses.first().map_or(&[][..], |m| m.1.notes()).iter().filter(|n| !n.starts_with("declared as "));
     for note in advice {
         e = e.note(note.as_str());
     }
-    Err(e.with_op(&p.name))
+    e.with_op(&p.name)
 }
 
 /// The outer error says that the arguments do not fit; the inner result is the call's own.
@@ -238,7 +301,10 @@ unsafe fn bind_and_call(p: &Packet, i: usize, given: Given) -> std::result::Resu
     unsafe {
         let mut slots = bind::place(op.name(), &info, given, 0)?;
         let args = bind::convert(op.name(), &info, &mut slots, &mut scratch)?;
-        Ok(run(&session, op, &args, HostArgs(slots.as_ptr().cast())))
+        // Where an object was converted, kernels of the host get objects made from the values: what a compiled run
+        // hands them.
+        let host = if scratch.converted { HostArgs::NONE } else { HostArgs(slots.as_ptr().cast()) };
+        Ok(run(&session, op, &args, host))
     }
 }
 
@@ -255,34 +321,27 @@ pub unsafe fn operator(ops: &Binary, a: Obj, b: Obj) -> Option<Result<Obj>> {
             if shell::is_tensor(b) {
                 return Some(short(ops.tensor, &[x, Arg::Tensor(shell::tensor_of(b))]));
             }
-            let s = match number(b) {
-                Some(s) => s,
-                None => match number_like(b) {
-                    Ok(found) => found?,
-                    Err(e) => return Some(Err(e)),
-                },
+            let s = match number(b).map_or_else(|| number_like(b), |s| Ok(Some(s))) {
+                Ok(s) => s?,
+                Err(e) => return Some(Err(e)),
             };
             return Some(short(ops.scalar, &[x, Arg::Scalar(s)]));
         }
-        let s = match number(a) {
-            Some(s) => s,
-            None => match number_like(a) {
-                Ok(found) => found?,
-                Err(e) => return Some(Err(e)),
-            },
+        let s = match number(a).map_or_else(|| number_like(a), |s| Ok(Some(s))) {
+            Ok(s) => s?,
+            Err(e) => return Some(Err(e)),
         };
         Some(short(ops.scalar_left, &[Arg::Scalar(s), Arg::Tensor(shell::tensor_of(b))]))
     }
 }
 
-/// NumPy scalars and subclasses of numbers. What is wrong with an argument is said by whoever tries it next; an
-/// exception that the object raised is the caller's own.
+/// NumPy scalars and subclasses of numbers; an exception of the object's own methods is an error.
 #[cold]
 unsafe fn number_like(obj: Obj) -> Result<Option<Scalar>> {
     // SAFETY: live object.
     match unsafe { convert::number(obj) } {
-        Err(e) if e.kind() != tp_dispatch::ErrorKind::Host => Ok(None),
-        found => found,
+        Err(e) if e.kind() != ErrorKind::Host => Ok(None),
+        other => other,
     }
 }
 

@@ -31,7 +31,7 @@ impl PyPredicate {
             PyPredicate {
                 func: ffi::Py_NewRef(func.as_ptr()),
                 positional,
-                kwnames: super::pykernel::keyword_names(schema, positional),
+                kwnames: super::pykernel::keyword_names(schema, positional, None),
             }
         }
     }

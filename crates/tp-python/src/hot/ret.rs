@@ -7,43 +7,59 @@ use crate::error;
 use pyo3::ffi;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use tp_dispatch::{Error, Result, Rets, pop_only_tensor};
+use tp_dispatch::schema::ArgType;
+use tp_dispatch::{Error, Result, Rets, Schema, Value, pop_only_tensor};
 
-/// One new reference for all results: the value itself for one, None for none, a tuple for several.
+/// One new reference for all results: the value itself for one, None for none, a tuple for several and for one that the
+/// schema declares as a tuple.
 ///
 /// # Safety
 /// The interpreter lock is held.
 #[inline(always)]
-pub unsafe fn finish(rets: Rets) -> Obj {
+pub unsafe fn finish(rets: Rets, schema: Option<&Schema>) -> Obj {
     let mut rets = rets;
     if let Some(t) = pop_only_tensor(&mut rets) {
         // SAFETY: lock held.
         return unsafe { shell::wrap(t) };
     }
     // SAFETY: lock held.
-    unsafe { finish_many(&rets) }
+    unsafe { finish_many(&rets, schema) }
 }
 
 #[cold]
-unsafe fn finish_many(rets: &Rets) -> Obj {
+unsafe fn finish_many(rets: &Rets, schema: Option<&Schema>) -> Obj {
     // SAFETY: a fresh tuple whose slots are filled before anyone sees it.
     unsafe {
         match rets.as_slice() {
             [] => ffi::Py_NewRef(ffi::Py_None()),
-            [one] => convert::value_to_object(one),
-            many => {
-                let tuple = ffi::PyTuple_New(many.len() as isize);
-                for (i, v) in many.iter().enumerate() {
-                    let obj = convert::value_to_object(v);
-                    if obj.is_null() {
-                        ffi::Py_DECREF(tuple);
-                        return ptr::null_mut();
-                    }
-                    ffi::PyTuple_SetItem(tuple, i as isize, obj);
-                }
-                tuple
+            [Value::Tensors(items)] if schema.is_some_and(returns_tuple) => {
+                let items: Rets = items.iter().cloned().map(Value::Tensor).collect();
+                tuple(&items)
             }
+            [one] => convert::value_to_object(one),
+            many => tuple(many),
         }
+    }
+}
+
+/// Whether the one return of a schema is a tuple: `-> ((Tensor))`.
+pub fn returns_tuple(schema: &Schema) -> bool {
+    matches!(schema.returns(), [ret] if matches!(ret.ty(), ArgType::Tuple(_)))
+}
+
+unsafe fn tuple(items: &[Value]) -> Obj {
+    // SAFETY: a fresh tuple whose slots are filled before anyone sees it.
+    unsafe {
+        let tuple = ffi::PyTuple_New(items.len() as isize);
+        for (i, v) in items.iter().enumerate() {
+            let obj = convert::value_to_object(v);
+            if obj.is_null() {
+                ffi::Py_DECREF(tuple);
+                return ptr::null_mut();
+            }
+            ffi::PyTuple_SetItem(tuple, i as isize, obj);
+        }
+        tuple
     }
 }
 

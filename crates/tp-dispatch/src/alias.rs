@@ -1,0 +1,200 @@
+//! Which outputs of a foreign kernel share memory with what. Storages are compared by identity; memory that belongs
+//! to somebody else (NumPy, DLPack) by its addresses, for two storages may be made over one buffer.
+
+use crate::error::{Error, Result};
+use crate::kernel::Call;
+use crate::value::{Arg, Rets, Value};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use tp_tensor::Tensor;
+use tp_tensor::storage::StorageKind;
+
+/// Up to this many tensors are compared in pairs; more go through a table.
+const FEW: usize = 16;
+
+/// An argument or an output, and the item where it is a list.
+#[derive(Clone, Copy)]
+enum Place {
+    Arg(usize, Option<usize>),
+    Out(usize, Option<usize>),
+}
+
+#[derive(Clone, Copy)]
+struct Entry<'a> {
+    place: Place,
+    tensor: &'a Tensor,
+    /// An output that has to be a tensor of its own.
+    fresh: bool,
+}
+
+type Entries<'a> = SmallVec<[Entry<'a>; FEW]>;
+
+/// Whether two tensors surely share no memory.
+#[inline]
+pub(crate) fn are_apart(a: &Tensor, b: &Tensor) -> bool {
+    let lent = |t: &Tensor| t.storage().kind() == StorageKind::Foreign;
+    !a.shares_storage(b) && !((lent(a) || lent(b)) && overlap(a, b))
+}
+
+#[cold]
+fn overlap(a: &Tensor, b: &Tensor) -> bool {
+    span(a).zip(span(b)).is_some_and(|(a, b)| a.0 < b.1 && b.0 < a.1)
+}
+
+/// Addresses of the first byte and of the one past the last; None for tensors without data.
+pub(crate) fn span(t: &Tensor) -> Option<(usize, usize)> {
+    let base = t.data_ptr() as usize;
+    if base == 0 || t.is_fake() || t.numel() == 0 {
+        return None;
+    }
+    let layout = t.layout();
+    let (low, high) = layout.extent()?;
+    let size = t.dtype().itemsize() as i64;
+    let at = |i: i64| base.wrapping_add_signed(((i - layout.offset) * size) as isize);
+    Some((at(low), at(high)))
+}
+
+/// An error when an output that is declared as a new tensor shares memory with an argument or an earlier output, or
+/// when one that is declared as an alias is none.
+pub(crate) fn check(call: &Call<'_>, rets: &Rets, who: &str) -> Result<()> {
+    let declared = call.def.schema.returns();
+    let mut entries = Entries::new();
+    for (k, arg) in call.args.iter().enumerate() {
+        list(*arg, |item, tensor| entries.push(Entry { place: Place::Arg(k, item), tensor, fresh: false }));
+    }
+    for (i, (value, ret)) in rets.iter().zip(declared).enumerate() {
+        let fresh = ret.alias().is_none();
+        list(value.as_arg(), |item, tensor| {
+            entries.push(Entry { place: Place::Out(i, item), tensor, fresh })
+        });
+        if !fresh {
+            check_declared(call, i, value, who)?;
+        }
+    }
+    let clash = if entries.len() <= FEW { in_pairs(&entries) } else { in_table(&entries) };
+    match clash {
+        Some((a, b)) => Err(shared(call, &entries[a], &entries[b], who)),
+        None => Ok(()),
+    }
+}
+
+/// Tensors of an argument with the item's number in a list.
+fn list<'a>(arg: Arg<'a>, mut f: impl FnMut(Option<usize>, &'a Tensor)) {
+    match arg {
+        Arg::Tensor(t) => f(None, t),
+        Arg::Tensors(ts) => ts.iter().enumerate().for_each(|(n, t)| f(Some(n), t)),
+        Arg::OptTensors(ts) => {
+            ts.iter().enumerate().filter_map(|(n, t)| Some((n, t.as_ref()?))).for_each(|(n, t)| f(Some(n), t))
+        }
+        _ => {}
+    }
+}
+
+fn in_pairs(entries: &[Entry<'_>]) -> Option<(usize, usize)> {
+    let fresh = entries.iter().enumerate().filter(|(_, e)| e.fresh);
+    fresh.into_iter().find_map(|(b, out)| {
+        entries[..b].iter().position(|e| !are_apart(e.tensor, out.tensor)).map(|a| (a, b))
+    })
+}
+
+fn in_table(entries: &[Entry<'_>]) -> Option<(usize, usize)> {
+    let mut first: HashMap<usize, usize> = HashMap::with_capacity(entries.len());
+    for (b, e) in entries.iter().enumerate() {
+        let a = *first.entry(e.tensor.storage().id()).or_insert(b);
+        if e.fresh && a != b {
+            return Some((a, b));
+        }
+    }
+    if entries.iter().any(|e| e.tensor.storage().kind() == StorageKind::Foreign) {
+        by_address(entries)
+    } else {
+        None
+    }
+}
+
+/// Overlapping addresses in a sorted sweep: each new output against the furthest reach of what began before it.
+fn by_address(entries: &[Entry<'_>]) -> Option<(usize, usize)> {
+    let spans = entries.iter().enumerate().filter_map(|(i, e)| Some((span(e.tensor)?, i)));
+    let mut spans: Vec<((usize, usize), usize)> = spans.collect();
+    spans.sort_unstable();
+    // Furthest ends so far: of all, and of outputs alone.
+    let (mut any, mut fresh): (Option<(usize, usize)>, Option<(usize, usize)>) = (None, None);
+    for ((low, high), i) in spans {
+        let before = if entries[i].fresh { any } else { fresh };
+        if let Some((end, j)) = before
+            && end > low
+        {
+            return Some((i.min(j), i.max(j)));
+        }
+        let further = |seen: Option<(usize, usize)>| match seen {
+            Some((end, j)) if end >= high => Some((end, j)),
+            _ => Some((high, i)),
+        };
+        any = further(any);
+        if entries[i].fresh {
+            fresh = further(fresh);
+        }
+    }
+    None
+}
+
+/// An output that the schema gives the alias set of an argument lies in that argument's memory; one that was written
+/// to is that argument.
+fn check_declared(call: &Call<'_>, i: usize, value: &Value, who: &str) -> Result<()> {
+    let schema = &call.def.schema;
+    let Some(alias) = schema.returns().get(i).and_then(|r| r.alias()) else { return Ok(()) };
+    let in_set = |k: usize| schema.arguments()[k].alias().is_some_and(|a| alias.shares_set_with(a));
+    let known: SmallVec<[usize; 2]> =
+        (0..call.args.len().min(schema.arguments().len())).filter(|k| in_set(*k)).collect();
+    let (Value::Tensor(out), false) = (value, known.is_empty()) else { return Ok(()) };
+    let written = alias.is_write();
+    let fits = |t: &Tensor| {
+        t.shares_storage(out) && (!written || (t.dtype() == out.dtype() && t.layout() == out.layout()))
+    };
+    let mut found = false;
+    for &k in &known {
+        call.args[k].for_each_tensor(|t| found |= fits(t));
+    }
+    if found { Ok(()) } else { Err(not_aliased(call, i, known[0], written, who)) }
+}
+
+#[cold]
+fn not_aliased(call: &Call<'_>, i: usize, k: usize, written: bool, who: &str) -> Error {
+    let name = call.def.params.name(k).unwrap_or("?");
+    let what = if written { "argument" } else { "a view of argument" };
+    Error::contract("TP3209", format!("output {i} must be {what} '{name}', {who} returned another tensor"))
+        .with_op(call.op.name())
+        .note(format!("schema: {}", call.def.schema))
+        .note("return what the schema says, or declare a new tensor")
+}
+
+fn text(call: &Call<'_>, place: Place) -> String {
+    let (head, item) = match place {
+        Place::Arg(k, item) => (format!("argument '{}'", call.def.params.name(k).unwrap_or("?")), item),
+        Place::Out(i, item) => (format!("output {i}"), item),
+    };
+    item.map_or_else(|| head.clone(), |n| format!("{head}[{n}]"))
+}
+
+#[cold]
+fn shared(call: &Call<'_>, with: &Entry<'_>, out: &Entry<'_>, who: &str) -> Error {
+    let is_same = with.tensor.same(out.tensor);
+    let is_argument = matches!(with.place, Place::Arg(..));
+    let how = if is_same && is_argument { "is" } else { "shares memory with" };
+    let (output, other) = (text(call, out.place), text(call, with.place));
+    let message = format!("{output} {how} {other}, but the schema declares a new tensor");
+    let mut e = Error::contract("TP3203", message).with_op(call.op.name());
+    let written =
+        matches!(with.place, Place::Arg(k, _) if call.def.params.all.get(k).is_some_and(|p| p.written));
+    e = e.note(match (is_argument, written) {
+        (false, _) => "return a copy (clone()) of one of the two",
+        (true, true) => "the op writes to it already: return nothing for it, or a copy (clone())",
+        (true, false) => {
+            "return a copy (clone()) instead, or write to the argument, declare it in mutates_args and return nothing"
+        }
+    });
+    if is_argument && !is_same {
+        e = e.note("a view is taken outside of the op: slice, reshape or detach what the call returns");
+    }
+    e.note(format!("outputs may be fed to other ops freely: the rule is about what {who} returns"))
+}

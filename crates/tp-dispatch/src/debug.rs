@@ -1,0 +1,109 @@
+//! The checks of debug mode, around every foreign kernel: it wrote to nothing that the schema does not declare, bit by
+//! bit, and what it returned is what the fake kernel promises. They copy the arguments and run the fake kernel, so that
+//! they are off unless a thread asks for them.
+
+use crate::alias::span;
+use crate::error::{Error, Result};
+use crate::fake;
+use crate::kernel::Call;
+use crate::select::KernelEntry;
+use crate::value::{Rets, Value};
+use smallvec::SmallVec;
+use tp_tensor::{Tensor, TensorSpec};
+
+/// Runs the kernel between the checks.
+pub(crate) fn run(entry: &KernelEntry, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    if entry.came_with(call.def) {
+        return entry.kernel.call(call, rets);
+    }
+    let before = Copies::of(call);
+    let promised = fake::predict(call)?;
+    entry.kernel.call(call, rets)?;
+    before.compare(call)?;
+    match promised {
+        Some(promised) => compare(call, rets, &promised),
+        None => Ok(()),
+    }
+}
+
+/// The bytes and the version of every argument that must not be written to.
+struct Copies<'a>(Vec<(usize, &'a Tensor, Vec<u8>, u32)>);
+
+impl<'a> Copies<'a> {
+    fn of(call: &Call<'a>) -> Copies<'a> {
+        let mut written: SmallVec<[usize; 4]> = SmallVec::new();
+        for &k in &call.def.params.written {
+            call.args[k as usize].for_each_tensor(|t| written.push(t.storage().id()));
+        }
+        let mut copies = Vec::new();
+        call.for_each_tensor(|k, t| {
+            if !written.contains(&t.storage().id()) {
+                copies.push((k, t, bytes(t).to_vec(), t.storage().version()));
+            }
+        });
+        Copies(copies)
+    }
+
+    fn compare(&self, call: &Call<'_>) -> Result<()> {
+        let changed =
+            |t: &Tensor, old: &[u8], version: u32| bytes(t) != old || t.storage().version() != version;
+        match self.0.iter().find(|(_, t, old, version)| changed(t, old, *version)) {
+            Some((k, ..)) => Err(undeclared(call, *k)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The memory that a tensor reaches; empty where it has no data on the CPU.
+fn bytes(t: &Tensor) -> &[u8] {
+    match span(t).filter(|_| t.device().is_cpu()) {
+        // SAFETY: from the first to the last element of a live tensor; looked at before and after the kernel, which is
+        // the only one that may write while the call lasts.
+        Some((low, high)) => unsafe { std::slice::from_raw_parts(low as *const u8, high - low) },
+        None => &[],
+    }
+}
+
+#[cold]
+fn undeclared(call: &Call<'_>, k: usize) -> Error {
+    let name = call.def.params.name(k).unwrap_or("?");
+    Error::contract(
+        "TP3241",
+        format!("the kernel wrote to argument '{name}', which the schema does not declare"),
+    )
+    .with_op(call.op.name())
+    .note(format!("declare it with mutates_args=('{name}',), or work on a clone()"))
+}
+
+fn compare(call: &Call<'_>, rets: &Rets, promised: &Rets) -> Result<()> {
+    for (i, (got, want)) in rets.iter().zip(promised).enumerate() {
+        let (got, want) = (describe(got), describe(want));
+        if got != want {
+            let message = format!("output {i} of the kernel is {got}, the fake kernel promised {want}");
+            return Err(Error::contract("TP3205", message)
+                .with_op(call.op.name())
+                .note("mend the fake kernel or the kernel: compiled code relies on the promise"));
+        }
+    }
+    Ok(())
+}
+
+/// What two equal results have in common; strides that tell no elements apart are left out.
+fn describe(v: &Value) -> String {
+    let one = |t: &Tensor| {
+        let mut spec = TensorSpec::of(t);
+        if t.is_contiguous() {
+            spec = TensorSpec::contiguous(t.sizes(), t.dtype(), t.device());
+        }
+        spec.to_string()
+    };
+    match v {
+        Value::Tensor(t) => one(t),
+        Value::Tensors(ts) => format!("[{}]", ts.iter().map(one).collect::<Vec<_>>().join(", ")),
+        Value::OptTensors(ts) => {
+            let item = |t: &Option<Tensor>| t.as_ref().map_or_else(|| "None".to_string(), one);
+            format!("[{}]", ts.iter().map(item).collect::<Vec<_>>().join(", "))
+        }
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,38 @@
+//! Outputs for kernels that fill them: allocated as the fake kernel says.
+
+use tp_dispatch::kernel::Call;
+use tp_dispatch::{Error, Result, Rets, Value, fake};
+use tp_tensor::Tensor;
+
+/// Fresh tensors for the outputs of a call; an error where the op has no fake kernel or returns other things.
+pub fn make(call: &Call<'_>) -> Result<Rets> {
+    let promised = fake::predict(call)?.ok_or_else(|| unknown(call))?;
+    promised.iter().map(|value| real(call, value)).collect()
+}
+
+fn real(call: &Call<'_>, value: &Value) -> Result<Value> {
+    let empty = |t: &Tensor| Tensor::empty_strided(t.sizes(), t.strides(), t.dtype(), t.device());
+    Ok(match value {
+        Value::Tensor(t) => Value::Tensor(empty(t)?),
+        Value::Tensors(ts) => Value::Tensors(ts.iter().map(empty).collect::<std::result::Result<_, _>>()?),
+        other => {
+            let message = format!("the kernel fills its outputs, but one of them is {}", other.type_name());
+            return Err(Error::contract("TP3242", message).with_op(call.op.name()));
+        }
+    })
+}
+
+#[cold]
+fn unknown(call: &Call<'_>) -> Error {
+    Error::contract("TP3242", "the kernel fills its outputs, but no fake kernel says what they are")
+        .with_op(call.op.name())
+        .note(
+            "add one with @op.register_fake, or register the kernel without out=True and return the outputs",
+        )
+}
+
+#[cold]
+pub fn not_filled(call: &Call<'_>) -> Error {
+    Error::contract("TP3242", "a kernel registered with out=True fills `out` and returns nothing")
+        .with_op(call.op.name())
+}
