@@ -27,6 +27,9 @@ struct Entry<'a> {
     fresh: bool,
 }
 
+/// The end of a range, and whose it is.
+type Reach = (usize, usize);
+
 type Entries<'a> = SmallVec<[Entry<'a>; FEW]>;
 
 /// Whether two tensors surely share no memory.
@@ -118,7 +121,8 @@ fn by_address(entries: &[Entry<'_>]) -> Option<(usize, usize)> {
     let mut spans: Vec<((usize, usize), usize)> = spans.collect();
     spans.sort_unstable();
     // Furthest ends so far: of all, and of outputs alone.
-    let (mut any, mut fresh): (Option<(usize, usize)>, Option<(usize, usize)>) = (None, None);
+    let mut any: Option<Reach> = None;
+    let mut fresh: Option<Reach> = None;
     for ((low, high), i) in spans {
         let before = if entries[i].fresh { any } else { fresh };
         if let Some((end, j)) = before
@@ -126,7 +130,7 @@ fn by_address(entries: &[Entry<'_>]) -> Option<(usize, usize)> {
         {
             return Some((i.min(j), i.max(j)));
         }
-        let further = |seen: Option<(usize, usize)>| match seen {
+        let further = |seen: Option<Reach>| match seen {
             Some((end, j)) if end >= high => Some((end, j)),
             _ => Some((high, i)),
         };

@@ -107,10 +107,10 @@ unsafe fn convert(ty: &ArgType, obj: Obj, tensors: &mut Tensors) -> Result<Optio
                 }
             }
             T::Tuple(types) => match convert::sequence(obj).filter(|v| v.len() == types.len()) {
-                Some(items) => match list(types.iter().zip(items), tensors)?.map(Made) {
-                    Some(made) => Some(ffi::PyList_AsTuple(made.0)),
-                    None => None,
-                },
+                Some(items) => {
+                    let made = list(types.iter().zip(items), tensors)?.map(Made);
+                    made.map(|made| ffi::PyList_AsTuple(made.0))
+                }
                 None => None,
             },
             T::Dict(pair) => dict(&pair.0, &pair.1, obj, tensors)?,
