@@ -78,11 +78,10 @@ impl KernelEntry {
 
     /// Runs this kernel and no other; what the op writes to counts as written.
     pub fn run(&self, call: &Call<'_>, rets: &mut crate::Rets) -> Result<()> {
-        let ran = self.kernel.call(call, rets);
         if call.def.effects.mutates {
-            crate::check::note_writes(call, ran.is_ok());
+            return crate::check::writing(call, || self.kernel.call(call, rets));
         }
-        ran
+        self.kernel.call(call, rets)
     }
 
     /// Why this kernel does not take the call, or None.

@@ -6,7 +6,8 @@
 
 use crate::error::{self, IntoPyResult};
 use crate::hot::ffi::Obj;
-use crate::hot::pykernel;
+use crate::hot::pykernel::{self, Role};
+use crate::hot::results;
 use crate::tensor::{tensor_of, wrap};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -65,7 +66,7 @@ fn batch(call: &Call<'_>, objects: *const Obj, rets: &mut Rets) -> Result<()> {
         };
         let out = ask().map_err(error::from_py)?.into_ptr();
         // SAFETY: an owned result, lock held.
-        unsafe { pykernel::take_results(call, out, rets) }
+        unsafe { results::take(call, Role::Kernel, out, rets) }
     })
 }
 

@@ -19,7 +19,8 @@ impl PySchema {
         guarded(|| {
             let Ok(text) = text.to_str() else {
                 let message = "the text holds a lone surrogate, which is no character";
-                return Err(tp_dispatch::Error::new(tp_dispatch::ErrorKind::Schema, "TP1001", message)).py(py);
+                return Err(tp_dispatch::Error::new(tp_dispatch::ErrorKind::Schema, "TP1001", message))
+                    .py(py);
             };
             Schema::parse(text).map(PySchema).map_err(tp_dispatch::Error::from).py(py)
         })

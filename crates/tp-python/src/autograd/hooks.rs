@@ -16,7 +16,7 @@ struct PyHook(Owned);
 
 impl GradHook for PyHook {
     fn call(&self, grad: &Tensor) -> Result<Option<Tensor>> {
-        crate::error::attached(|py| {
+        error::attached(|py| {
             let out =
                 object(py, Some(grad)).and_then(|g| callable(py, &self.0).call1((g,))).map_err(raised)?;
             if out.is_none() {

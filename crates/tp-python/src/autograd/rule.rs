@@ -6,7 +6,7 @@ use super::object;
 use super::returned::{Marked, Owned};
 use crate::error;
 use crate::hot::ffi::{self as x, Obj};
-use crate::hot::{convert, queue, ret, shell};
+use crate::hot::{convert, queue, ret};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 use pyo3::{IntoPyObjectExt, ffi};

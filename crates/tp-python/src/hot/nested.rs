@@ -102,13 +102,13 @@ unsafe fn convert(ty: &ArgType, obj: Obj, tensors: &mut Tensors) -> Result<Optio
                 let items =
                     convert::sequence(obj).filter(|v| size.is_none_or(|n| n < 2 || n as usize == v.len()));
                 match items {
-                    Some(items) => list(items.into_iter().map(|o| (&**element, o)), tensors)?,
+                    Some(items) => list(items.iter().map(|&o| (&**element, o)), tensors)?,
                     None => None,
                 }
             }
             T::Tuple(types) => match convert::sequence(obj).filter(|v| v.len() == types.len()) {
                 Some(items) => {
-                    let made = list(types.iter().zip(items), tensors)?.map(Made);
+                    let made = list(types.iter().zip(items.iter().copied()), tensors)?.map(Made);
                     made.map(|made| ffi::PyList_AsTuple(made.0))
                 }
                 None => None,

@@ -46,7 +46,7 @@ pub unsafe fn cost(ty: &ArgType, obj: Obj) -> Option<u32> {
             T::List(element, size) => list(element, *size, obj),
             T::Tuple(items) => {
                 let given = convert::sequence(obj).filter(|given| given.len() == items.len())?;
-                items.iter().zip(given).try_fold(0, |worst, (ty, o)| Some(cost(ty, o)?.max(worst)))
+                items.iter().zip(given.iter()).try_fold(0, |worst, (ty, o)| Some(cost(ty, *o)?.max(worst)))
             }
             T::Dict(_) => (ffi::PyDict_Check(obj) != 0).then_some(0),
             T::Union(members) => members.iter().filter_map(|ty| cost(ty, obj)).min(),
@@ -65,7 +65,7 @@ unsafe fn list(element: &ArgType, size: Option<u32>, obj: Obj) -> Option<u32> {
         if size.is_some_and(|n| n > 1 && n as usize != items.len()) {
             return None;
         }
-        items.into_iter().try_fold(0, |worst, o| Some(cost(element, o)?.max(worst)))
+        items.iter().try_fold(0, |worst, o| Some(cost(element, *o)?.max(worst)))
     }
 }
 

@@ -60,7 +60,7 @@ unsafe fn take_many(
                     let message = format!("{who} returned {got} values, the schema declares {want}");
                     return Err(contract(call, "TP3201", message));
                 }
-                for (i, (item, ret)) in items.into_iter().zip(many).enumerate() {
+                for (i, (item, ret)) in items.iter().copied().zip(many).enumerate() {
                     rets.push(Output { call, role, i, ty: ret.ty() }.value(ret.ty(), item)?);
                 }
                 Ok(())

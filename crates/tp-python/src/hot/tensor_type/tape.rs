@@ -79,13 +79,16 @@ unsafe fn tensors(obj: Obj, name: &str) -> Result<Vec<Tensor>> {
         if obj == ffi::Py_None() {
             return Ok(Vec::new());
         }
-        let items =
-            if shell::is_tensor(obj) { vec![obj] } else { convert::sequence(obj).unwrap_or_default() };
-        if items.is_empty() || !items.iter().all(|&t| shell::is_tensor(t)) {
+        if shell::is_tensor(obj) {
+            return Ok(vec![shell::tensor_of(obj).clone()]);
+        }
+        let Some(items) = convert::sequence(obj)
+            .filter(|items| !items.is_empty() && items.iter().all(|&t| shell::is_tensor(t)))
+        else {
             let message = format!("'{name}' must be a Tensor or a list of tensors with at least one");
             return Err(Error::argument("TP1016", message));
-        }
-        Ok(items.into_iter().map(|t| shell::tensor_of(t).clone()).collect())
+        };
+        Ok(items.iter().map(|&t| shell::tensor_of(t).clone()).collect())
     }
 }
 
