@@ -83,7 +83,10 @@ fn several_results_and_returned_lists() {
     assert_eq!(values(of(&rets[0])), [29.0, 38.0]);
     assert!(matches!(rets[1], Value::Int(2)));
     let text = f.entries()[0].graph().text();
-    assert!(text.contains("([%1: float32[2], %2: float32[2]], %3: int) = c::halves.default(%0)"), "{text}");
+    assert!(
+        text.contains("([%1: float32[2], %2: float32[2]], %3: int is 2) = c::halves.default(%0)"),
+        "{text}"
+    );
 }
 
 fn bump(call: &Call<'_>, _: &mut Rets) -> Result<()> {
