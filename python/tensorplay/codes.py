@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorplay._codes import EXAMPLES, INTERNAL, WITHOUT
+from tensorplay._codes import EXAMPLES, INTERNAL, WITHOUT, differentiation, transforms
 
 __all__ = ["CODES", "FAMILIES", "Entry", "lookup"]
 
@@ -66,6 +66,8 @@ _SHAPES = "print the shapes of the operands; insert or expand dimensions so that
 _INDEX = "check the index against the shape in the message"
 
 _TABLE: tuple[tuple[str, str, str], ...] = (
+    *differentiation.TABLE,
+    *transforms.TABLE,
     ("TP0000", "An error without a code of its own.", "read its message"),
     # arguments, schemas, annotations
     (
@@ -127,8 +129,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "return tensors, numbers, or tuples and lists of them",
     ),
     ("TP1032", "A tag does not fit the schema.", "follow the tag's rule in the message, or drop the tag"),
-    ('TP1033', 'A list argument of a declared length has another one.', 'pass as many items as the schema says'),
-    ('TP1033', 'A list argument of a declared length has another one.', 'pass as many items as the schema says'),
+    (
+        "TP1033",
+        "A list argument of a declared length has another one.",
+        "pass as many items as the schema says",
+    ),
     (
         "TP1040",
         "Tensor.size is the number of elements, and was called.",
@@ -264,8 +269,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1325", "The schema names another op.", "make the two names agree"),
     ("TP1326", "mutates_args and the schema disagree.", "make them agree, or leave one out"),
     ("TP1327", "device_types on an op without a Tensor argument.", "leave device_types out"),
-    ('TP1328', 'A keyword-only Tensor that is no output.', "make it positional, or give the op the tag 'out'"),
-    ('TP1328', 'A keyword-only Tensor that is no output.', "make it positional, or give the op the tag 'out'"),
+    (
+        "TP1328",
+        "A keyword-only Tensor that is no output.",
+        "make it positional, or give the op the tag 'out'",
+    ),
     ("TP1330", "No such kind of library.", "use 'DEF', 'IMPL' or 'FRAGMENT'"),
     ("TP1331", "The namespace has a DEF library already.", "use 'FRAGMENT'"),
     ("TP1332", "The library was destroyed.", "keep it alive"),
@@ -305,175 +313,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP2104", "Operands are on different devices; nothing was run.", "move one with .to(device)"),
     ("TP2105", "The operation needs a tensor on the CPU.", "use .cpu()"),
     ("TP2106", "A tensor without data has no values to read or move.", "use a real tensor"),
-    ('TP2107', 'A kernel was called directly with a tensor of another device.', 'call the op instead'),
-    ('TP2107', 'A kernel was called directly with a tensor of another device.', 'call the op instead'),
-    # differentiation
-    (
-        "TP3001",
-        "The op has no backward rule.",
-        "register one with register_autograd, or None if it has no gradient",
-    ),
-    (
-        "TP3002",
-        "backward returned the wrong number of gradients.",
-        "return one per input, None where there is none",
-    ),
-    ("TP3003", "A saved tensor was written to since.", "clone before writing"),
-    (
-        "TP3004",
-        "The graph was freed: its saved tensors are gone.",
-        "pass retain_graph=True to the first backward",
-    ),
-    (
-        "TP3005",
-        "The output has no history to differentiate.",
-        "compute it from tensors that require a gradient, outside of no_grad",
-    ),
-    ("TP3006", "A gradient has the wrong shape.", "sum it to the input's shape"),
-    ("TP3007", "A gradient has the wrong dtype.", "convert it with astype"),
-    ("TP3008", "A gradient is on the wrong device.", "move it in backward"),
-    ("TP3009", "The number of gradients given is not that of the outputs.", "give one per output"),
-    (
-        "TP3010",
-        "An operation in place on what is needed for backward.",
-        "use the form without the underscore",
-    ),
-    (
-        "TP3011",
-        "A tensor was written to behind the back of its history: through a view, a base or a detach under no_grad.",
-        "write to the tensor itself while gradients are recorded, or clone it first",
-    ),
-    ("TP3012", "Only floating tensors can require gradients.", "convert with astype(float32)"),
-    ("TP3013", "requires_grad of a computed tensor cannot be switched off.", "use detach()"),
-    ("TP3014", "An assigned .grad is not like its tensor.", "check shape, dtype and device"),
-    ("TP3015", "The tensor does not require a gradient.", "call requires_grad_() first"),
-    ("TP3016", "A backward gave a NaN (anomaly detection).", "the note shows the forward call"),
-    (
-        "TP3017",
-        "An op without a gradient writes to a tensor that requires one.",
-        "write under no_grad, or to a detach()",
-    ),
-    (
-        "TP3018",
-        "A leaf, or an input of an op without a gradient, is written to.",
-        "write under no_grad, or to a clone",
-    ),
-    ("TP3019", "A recorded value would be written to memory that others share.", "write to a clone"),
-    ("TP3020", "An input does not influence the outputs.", "pass allow_unused=True to get None"),
-    ("TP3021", "backward of more than one element needs a gradient.", "call sum() or pass gradient="),
-    ("TP3022", "A second derivative through a compiled function.", "differentiate the eager function"),
-    ('TP3024', 'A keyword-only tensor requires a gradient.', 'make the argument positional, or pass x.detach()'),
-    ('TP3023', 'A tensor inside a dict, tuple or nested list requires a gradient.', 'declare it as Tensor, Tensor? or a list of them, or pass x.detach()'),
-    ('TP3024', 'A keyword-only tensor requires a gradient.', 'make the argument positional, or pass x.detach()'),
-    ('TP3023', 'A tensor inside a dict, tuple or nested list requires a gradient.', 'declare it as Tensor, Tensor? or a list of them, or pass x.detach()'),
-    (
-        "TP3040",
-        "A move to another device is not recorded.",
-        "move x.detach(), and set requires_grad on the copy",
-    ),
-    ("TP3041", "A computed tensor cannot be deep-copied.", "use detach() or clone()"),
-    ("TP3042", "A tensor that requires a gradient cannot be lent to NumPy.", "use x.detach().numpy()"),
-    (
-        "TP3105",
-        "gradcheck: analytic and numeric gradients disagree.",
-        "the message shows both, by input and output",
-    ),
-    # contracts
-    ("TP3201", "A kernel returned the wrong number of values.", "return what the schema declares"),
-    ("TP3202", "A kernel returned a value of the wrong type.", "return what the schema declares"),
-    (
-        "TP3203",
-        "An output shares memory with an argument or another output.",
-        "return a clone, or declare the alias",
-    ),
-    ("TP3204", "A gradient does not fit its tensor.", "check shape, dtype and device"),
-    ("TP3205", "A kernel broke the promise of its fake rule.", "make the two agree"),
-    ("TP3206", "A backend returned the wrong number of tensors.", "report it to the backend"),
-    ("TP3207", "A backend returned another tensor than promised.", "report it to the backend"),
-    (
-        "TP3208",
-        "The backward of a Function returned the wrong gradients.",
-        "return one per argument of apply",
-    ),
-    ('TP3209', 'An output that the schema declares as an argument, or a view of one, is another tensor.', 'return what was written to, or declare a new tensor'),
-    ('TP3209', 'An output that the schema declares as an argument, or a view of one, is another tensor.', 'return what was written to, or declare a new tensor'),
-    ("TP3210", "A kernel failed in Triton's interpreter.", "the note has its output"),
-    (
-        "TP3214",
-        "mark_dirty outside of a Function, or of what is not both an input and an output.",
-        "declare writes of an op in mutates_args",
-    ),
-    ("TP3213", "mark_non_differentiable was given something else than an output.", "pass the call's outputs"),
-    (
-        "TP3212",
-        "backward returned a gradient for what is no floating-point tensor.",
-        "return None in its place",
-    ),
-    (
-        "TP3211",
-        "A kernel returned a tensor that requires a gradient already.",
-        "return t.detach().clone(); tensors that need a gradient are arguments",
-    ),
-    ("TP3230", "backward returned a list.", "return a tuple, one gradient per input"),
-    (
-        "TP3231",
-        "The gradient of a list is no list like it.",
-        "return one entry per tensor, None where there is none",
-    ),
-    ("TP3232", "A gradient is neither a tensor nor None.", "return tensors"),
-    ("TP3233", "A hook returned neither a tensor nor None.", "return a new gradient or nothing"),
-    ('TP3242', 'A kernel that fills its outputs has none to fill, or returned something.', 'register a fake kernel, and return nothing'),
-    ('TP3241', 'A kernel wrote to an argument that the schema does not declare (debug mode).', 'name the argument in mutates_args, or work on a clone()'),
-    ('TP3291', 'A batching rule returned something else than (output, out_dims).', 'see the message'),
-    ("TP3301", "A grad-mode decorator on a coroutine.", "use the context inside of the coroutine"),
-    ("TP3303", "A Function without a backward.", "define one"),
-    ("TP3309", "An empty list of inputs for backward.", "name a tensor, or leave it out"),
-    (
-        "TP3308",
-        "A checkpointed function did something else when it ran again.",
-        "it must not depend on what changes in between",
-    ),
-    (
-        "TP3307",
-        "A backward marked with once_differentiable was differentiated.",
-        "write it with differentiable operations",
-    ),
-    ("TP3306", "A hook that cannot be called.", "pass a function"),
-    (
-        "TP3305",
-        "A Tensor is wanted, and something else was given.",
-        "pass tensors, or None where it is allowed",
-    ),
-    ("TP3304", "Saved tensors were read after setup and before backward.", "read them inside of backward"),
-    ("TP3310", "gradcheck: nothing requires a gradient.", "set requires_grad on an input"),
-    ("TP3311", "gradcheck: finite differences need float64.", "convert the inputs"),
-    ("TP3312", "gradcheck: two backward calls disagree.", "make backward deterministic, or raise nondet_tol"),
-    ("TP3313", "gradcheck: an input has elements that share memory.", "pass x.clone()"),
-    (
-        "TP3314",
-        "gradcheck: the gradient depends on the memory order of the cotangent.",
-        "read it by its strides",
-    ),
-    ("TP3315", "materialize_grads=True with allow_unused=False.", "leave allow_unused out"),
-    ('TP3323', 'gradcheck: a mode of checking that does not exist here.', 'leave the option at its default'),
-    ('TP3322', 'gradcheck: backward needs the gradients of all outputs.', 'take None where there is none'),
-    ('TP3321', 'gradgradcheck: a gradient is cut off the tape.', 'make backward of recorded ops'),
-    ("TP3421", "A dtype that autocast cannot cast to.", "use bfloat16, float16 or float32"),
-    ("TP3420", "No autocast for this device.", "use 'cpu' or 'cuda'"),
-    ("TP3413", "tp.func: the function's result is not what the transform takes.", "see the message"),
-    ('TP3414', 'A transform inside of a kernel, where nothing is recorded.', 'differentiate outside of the op'),
-    ("TP3412", "vjp: cotangents that do not fit the output.", "nest and shape them like the output"),
-    ("TP3411", "tp.func: argnums or an argument that cannot be differentiated.", "name floating tensors"),
-    (
-        "TP3406",
-        "vmap: the function returned something else than tensors.",
-        "return tensors and nests of them",
-    ),
-    ("TP3405", "vmap: a result that differs from sample to sample in shape or value.", "pad, or use a loop"),
-    ("TP3404", "vmap: an empty batch and an op without a batching rule.", "register one with register_vmap"),
-    ("TP3403", "vmap: a random op, and samples may not share or not differ.", "pass randomness= to vmap"),
-    ("TP3402", "vmap: the batch axes differ in size.", "in_dims names the axis to go over"),
-    ("TP3401", "vmap: in_dims, out_dims or randomness do not fit.", "one entry per argument or result"),
+    ("TP2107", "A kernel was called directly with a tensor of another device.", "call the op instead"),
     (
         "TP3901",
         "An operator does not keep its contract.",
@@ -490,8 +330,8 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "pass a tuple of one call's arguments, or a list of such tuples",
     ),
     ("TP3904", "opcheck knows no such test.", "use one that the message lists"),
-    ('TP3906', 'opcheck was given an op with several overloads.', 'name one of them'),
-    ('TP3905', 'opcheck got one tolerance alone.', 'give rtol and atol, or neither'),
+    ("TP3906", "opcheck was given an op with several overloads.", "name one of them"),
+    ("TP3905", "opcheck got one tolerance alone.", "give rtol and atol, or neither"),
     # capture
     ("TP4001", "An op without a fake rule cannot be captured.", "add one with @op.register_fake"),
     ("TP4002", "A size that is not known during capture was computed with.", "fix the size"),
@@ -531,10 +371,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "return tensors, numbers, strings, None, and tuples or dicts of them",
     ),
     ("TP4015", "A bare Triton kernel was launched in a capture.", "make it an op, or use wrap_triton"),
-    ('TP4016', 'An op returned a value that a graph can neither hold nor check.', 'return tensors, numbers, strings, dtypes or devices'),
-    ("TP4023", "A write of differing values to a tensor that all samples share.", "batch that argument too"),
-    ("TP4022", "A batched tensor was used outside of its vmap.", "return it from the function"),
-    ("TP4021", "A value was read that differs from sample to sample.", "use where() instead of if"),
+    (
+        "TP4016",
+        "An op returned a value that a graph can neither hold nor check.",
+        "return tensors, numbers, strings, dtypes or devices",
+    ),
     (
         "TP4101",
         "on_fallback='error' met a fallback.",
@@ -551,7 +392,9 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
 
 CODES: dict[str, Entry] = {
     code: Entry(code, meaning, fix, EXAMPLES.get(code), WITHOUT.get(code))
-    for code, meaning, fix in (*_TABLE, *((code, meaning, _REPORT) for code, meaning in INTERNAL.items()))
+    for code, meaning, fix in sorted(
+        (*_TABLE, *((code, meaning, _REPORT) for code, meaning in INTERNAL.items()))
+    )
 }
 
 

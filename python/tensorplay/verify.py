@@ -240,6 +240,8 @@ def _belongs(check: Check, test: str) -> bool:
 
 
 def _test_of(check: Check) -> str:
+    if "[TP3211]" in check.detail:  # the output of a kernel came with a history of its own
+        return "test_autograd_registration"
     for name, starts in _TESTS.items():
         if any(
             check.name.startswith(start) or (start == "is written to" and start in check.name)

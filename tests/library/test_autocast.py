@@ -15,7 +15,7 @@ F32, F64, BF16, I64 = tp.float32, tp.float64, tp.bfloat16, tp.int64
 
 def seen_op(name: str, seen: list):
     @library.custom_op(name, mutates_args=())
-    def f(xs: list[Tensor], y: Tensor, n: int, *, scale: float = 1.0, z: Tensor | None = None) -> Tensor:
+    def f(xs: list[Tensor], y: Tensor, n: int, z: Tensor | None = None, *, scale: float = 1.0) -> Tensor:
         state = tp.matmul(tp.ones((2, 2)), tp.ones((2, 2))).dtype
         seen.append(([x.dtype for x in xs], y.dtype, n, scale, z is None, state))
         return xs[0] * scale

@@ -210,21 +210,21 @@ def test_saved_things_are_tensors_or_none(ns: str) -> None:
 
 
 def test_versions_of_everything_declared_as_written(ns: str) -> None:
-    """7a, 7c: items of lists, keyword-only arguments, None skipped, views and detach share the counter."""
+    """7a, 7c: items of lists, arguments by keyword, None skipped, views and detach share the counter."""
 
-    def body(xs: Sequence[Tensor], y: Tensor | None = None, *, z: Tensor) -> None: ...
+    def body(xs: Sequence[Tensor], z: Tensor, y: Tensor | None = None) -> None: ...
 
     f = op(
         f"{ns}::f",
         body,
         mutates_args=("xs", "y", "z"),
-        schema="(Tensor(a!)[] xs, Tensor(b!)? y=None, *, Tensor(c!) z) -> ()",
+        schema="(Tensor(a!)[] xs, Tensor(b!) z, Tensor(c!)? y=None) -> ()",
     )
     a, b, z, y = (tp.ones([2]) for _ in range(4))
     view, alias = a[:1], a.detach()
     f([a, b], z=z)
     assert [t._version for t in (a, b, z, view, alias)] == [1] * 5
-    f([a], y, z=z)
+    f([a], y=y, z=z)
     assert [t._version for t in (a, b, z, y)] == [2, 1, 2, 1]
     view.fill_(0.0)
     assert (a._version, alias._version) == (3, 3)

@@ -124,12 +124,13 @@ fn check_all(call: &Call<'_>, rets: &Rets, who: &str) -> Result<()> {
             return Err(wrong_type(call, i, ret.ty(), value, who));
         }
     }
+    alias::check(call, rets, who)?;
     for (i, (value, ret)) in rets.iter().zip(declared).enumerate() {
         if ret.alias().is_none() {
             check_unrecorded(call, i, value)?;
         }
     }
-    alias::check(call, rets, who)
+    Ok(())
 }
 
 /// Whether an argument surely shares no memory with `out`.

@@ -19,8 +19,8 @@ use std::time::Instant;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::state::{self, KeyGuard};
 use tp_dispatch::{
-    Arg, CallEvent, CodegenMarker, DispatchKey, Error, FallbackReason, KeySet, Result, Rets, Value,
-    dispatcher, host,
+    Arg, CallEvent, CodegenMarker, DispatchKey, Error, ErrorKind, FallbackReason, KeySet, Result, Rets,
+    Value, dispatcher, host,
 };
 use tp_tensor::{DType, Device, Tensor, TensorSpec};
 
@@ -113,8 +113,11 @@ impl Frame<'_> {
         let called = self.dispatch(step, &mut rets);
         let stored = called.and_then(|()| self.store_all(step, rets));
         stored.map_err(|e| match &step.location {
-            Some(at) => e.note(format!("called at {at}, in a compiled function")),
-            None => e,
+            // An exception of the caller's own passes as it is.
+            Some(at) if e.kind() != ErrorKind::Host => {
+                e.note(format!("called at {at}, in a compiled function"))
+            }
+            _ => e,
         })
     }
 

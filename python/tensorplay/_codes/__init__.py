@@ -1,11 +1,11 @@
-"""What goes with the table of codes: one minimal program per code, or why there is none, and the internal codes.
+"""What goes with the table of codes: parts of it, one minimal program per code or why there is none, internal codes.
 
 Data alone. `docs/errors.md` shows the programs and the tests run them: each knows ``tp`` and raises exactly its code.
 """
 
 from __future__ import annotations
 
-from tensorplay._codes import arguments, capture, differentiation, registration, shapes
+from tensorplay._codes import arguments, capture, differentiation, registration, shapes, transforms
 from tensorplay._codes.internal import INTERNAL
 
 __all__ = ["EXAMPLES", "INTERNAL", "WITHOUT"]
@@ -17,6 +17,7 @@ EXAMPLES: dict[str, str] = {
         shapes.EXAMPLES,
         registration.EXAMPLES,
         differentiation.EXAMPLES,
+        transforms.EXAMPLES,
         capture.EXAMPLES,
     )
     for code, program in table.items()

@@ -60,6 +60,10 @@ def f(x: tp.Tensor) -> set: ...
 tp.library.custom_op("ex1031::f", f, mutates_args=())
 """,
     "TP1032": 'tp.library.custom_op("ex1032::f", lambda x: None, mutates_args=(), tags=("inplace",))',
+    "TP1033": """
+f = tp.library.custom_op("ex1033::f", lambda x, n: x.clone(), mutates_args=(), schema="(Tensor x, int[2] n) -> Tensor")
+f(tp.ones((2,)), [1, 2, 3])
+""",
     "TP1040": "tp.ones((2,)).size(0)",
     "TP1041": 'tp.gelu(tp.ones((2,)), approximate="cubic")',
     "TP1042": "del tp.ones((2,)).requires_grad",

@@ -50,6 +50,11 @@ kept[0] + 1.0
     "TP4013": """
 tp.graph.capture(lambda x: tp.from_dlpack(x), tp.ones((2,)))
 """,
+    "TP4016": """
+f = tp.library.custom_op("ex4016::f", lambda x: {"a": 1}, mutates_args=(), schema="(Tensor x) -> Dict(str, int)")
+f.register_fake(lambda x: {"a": 1})
+tp.graph.capture(f, tp.ones((2,)))
+""",
     "TP4101": """
 tp.compile(lambda x: tp.sum(x), backend="tvm", on_fallback="error")(tp.ones((2,)))
 """,

@@ -1,4 +1,4 @@
-"""Examples of the codes TP13, TP14 and TP32: registrations, the choice of a kernel, and contracts."""
+"""Examples of the codes TP13, TP14, TP21, TP32 and TP39: registrations, the choice of a kernel, and contracts."""
 
 from __future__ import annotations
 
@@ -66,6 +66,11 @@ def f(n: int) -> tp.Tensor: ...
 
 tp.library.custom_op("ex1327::f", f, mutates_args=(), device_types="cpu")
 """,
+    "TP1328": """
+def f(x: tp.Tensor, *, w: tp.Tensor) -> tp.Tensor: ...
+
+tp.library.custom_op("ex1328::f", f, mutates_args=())
+""",
     "TP1330": 'tp.library.Library("ex1330", "NEW")',
     "TP1331": """
 first = tp.library.Library("ex1331", "DEF")
@@ -100,6 +105,7 @@ f = tp.library.get_op("ex1402::f")
 f.register_kernel("cpu", lambda x: x.clone(), when=lambda x: False)
 f(tp.ones((2,)))
 """,
+    "TP2107": 'tp.library.get_kernel("tp::sqrt", "cpu")(tp.ones((2,), device="meta"))',
     "TP3201": """
 f = tp.library.custom_op("ex3201::f", lambda x: None, mutates_args=(), schema="(Tensor x) -> (Tensor, Tensor)")
 f(tp.ones((2,)))
@@ -117,6 +123,25 @@ f = tp.library.custom_op("ex3205::f", lambda x: x.clone(), mutates_args=())
 f.register_fake(lambda x: tp.empty((7,)))
 tp.compile(f)(tp.ones((2,)))
 """,
+    "TP3209": """
+f = tp.library.custom_op("ex3209::f", lambda x: x.clone(), mutates_args=(), schema="(Tensor(a) x) -> Tensor(a)")
+f(tp.ones((2,)))
+""",
+    "TP3211": """
+f = tp.library.custom_op("ex3211::f", lambda x: x.clone().requires_grad_(), mutates_args=())
+f.register_autograd(lambda ctx, grad: grad)
+f(tp.ones((2,)).requires_grad_())
+""",
+    "TP3241": """
+f = tp.library.custom_op("ex3241::f", lambda x: x.add_(1.0).clone(), mutates_args=())
+with tp.library.debug_checks():
+    f(tp.ones((2,)))
+""",
+    "TP3242": """
+f = tp.library.define("ex3242::f", "(Tensor x) -> Tensor")
+f.register_kernel("cpu", lambda x, out: out.copy_(x), out=True)
+f(tp.ones((2,)))
+""",
     "TP3901": """
 f = tp.library.custom_op("ex3901::f", lambda x: x.clone(), mutates_args=())
 f.register_fake(lambda x: tp.empty((7,)))
@@ -125,4 +150,11 @@ tp.verify(f, (tp.ones((2,)),)).raise_if_failed()
     "TP3902": "tp.verify(lambda x: x)",
     "TP3903": 'tp.verify("tp::sqrt", tp.ones((2,)))',
     "TP3904": 'tp.library.opcheck("tp::sqrt", (tp.ones((2,)),), test_utils="test_nothing")',
+    "TP3905": 'tp.library.opcheck("tp::sqrt", (tp.ones((2,)),), rtol=1e-3)',
+    "TP3906": """
+lib = tp.library.Library("ex3906", "DEF")
+lib.define("f.one(Tensor x) -> Tensor")
+lib.define("f.two(Tensor x, int n) -> Tensor")
+tp.library.opcheck(tp.ops.ex3906.f, (tp.ones((2,)),))
+""",
 }

@@ -162,8 +162,14 @@ impl ExprRule {
         formula: &Formula,
         grad: &Tensor,
         plan: &Plan,
+        variables: &mut Option<SmallVec<[Slot; 4]>>,
     ) -> Result<Tensor> {
-        formula.run(grad, &self.variables(ctx, plan.uses)?)
+        // Read once for all formulas of a node: hooks that unpack are called once per tensor.
+        let variables = match variables {
+            Some(known) => known,
+            None => variables.insert(self.variables(ctx, plan.uses)?),
+        };
+        formula.run(grad, variables)
     }
 
     /// What is saved of an argument: itself, or for one about to be overwritten a copy that keeps its history.
@@ -236,11 +242,12 @@ impl VjpRule for ExprRule {
         let (edges, bits) = (ctx.edges(), ctx.bits());
         let plan = self.plan(edges);
         let mut sizes = plan.numbers as usize;
+        let mut variables = None;
         for (k, e) in edges.iter().enumerate() {
             let Some(formula) = &self.formulas[e.arg()] else { continue };
             let mut g = match self.single(ctx, formula, grad, plan)? {
                 Some(g) => g,
-                None => self.several(ctx, formula, grad, plan)?,
+                None => self.several(ctx, formula, grad, plan, &mut variables)?,
             };
             if bits >> k & 1 == 1 {
                 g = ops::sum_to_size(g, ctx.ints(sizes))?;
