@@ -41,7 +41,7 @@ struct Twice(OpHandle);
 impl KernelObject for Twice {
     fn call(&self, c: &Call<'_>, rets: &mut Rets) -> Result<()> {
         rets.push(Value::Tensor(call(self.0, &[Arg::Tensor(c.tensor(0)?), Arg::Scalar(Scalar::Float(2.0))])));
-        tp_dispatch::check::check_outputs(c, rets)
+        tp_dispatch::check::check_outputs(c, rets, "the kernel")
     }
     fn trace(&self, _: &mut HostVisitor<'_>) {}
 }
