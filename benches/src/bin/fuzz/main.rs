@@ -59,7 +59,7 @@ fn options() -> Result<Options, String> {
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").ok();
     let pages = pages.and_then(|t| t.split(' ').nth(1).and_then(|w| w.parse::<u64>().ok()));
-    pages.unwrap_or(0) * 4096 >> 20
+    (pages.unwrap_or(0) * 4096) >> 20
 }
 
 /// What one half of the run came to.
