@@ -1,4 +1,4 @@
-"""Functional transforms: `grad`, `value_and_grad`, `vjp`, `jacobian` and `vmap` of functions.
+"""Functional transforms: `grad`, `value_and_grad`, `vjp`, `jvp`, `jacobian` and `vmap` of functions.
 
 They nest in any order: derivatives of derivatives, per-sample gradients (`vmap(grad(f))`), gradients through a vmap.
 Arguments and results are tensors and tuples, lists and dicts of them. Under vmap the tape lies below the batch: a
@@ -19,7 +19,7 @@ from tensorplay._tree import Structure, flatten, unflatten
 from tensorplay._vmap import vmap
 from tensorplay.errors import ArgumentError, AutogradError
 
-__all__ = ["grad", "jacobian", "value_and_grad", "vjp", "vmap"]
+__all__ = ["grad", "jacobian", "jvp", "value_and_grad", "vjp", "vmap"]
 
 _b = _native.builtins
 ArgNums = int | tuple[int, ...]
@@ -79,6 +79,38 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
 
     output = unflatten(run.structure, run.results())
     return (output, pull, run.aux) if has_aux else (output, pull)
+
+
+def jvp(func: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """`(output, tangent of the output)`: the derivative of `func` at `primals` in the direction of `tangents`.
+
+    Tangents are nested like the primals and have their shapes. There is no forward mode: the pullback is linear in its
+    cotangents, and pulling the tangents back through *it* gives the product. So a backward rule on the way has to be
+    differentiable itself; one that is not is an AutogradError, never a tangent of zeros.
+    """
+    if len(primals) != len(tangents):
+        raise ArgumentError(f"{len(primals)} primals and {len(tangents)} tangents", code="TP3412")
+    output, pull = vjp(func, *primals)
+    leaves, structure = flatten(output)
+    ones = unflatten(structure, [_b["ones_like"](x) for x in leaves])
+    _, push = vjp(functools.partial(_linear, pull), ones)
+    (tangent,) = push(tuple(tangents))
+    return output, tangent
+
+
+def _linear(pull: Callable[[Any], tuple[Any, ...]], cotangents: Any) -> tuple[Any, ...]:
+    """What `pull` gives, every part of it recorded: one that is not and is no zero was computed off the tape."""
+    found = pull(cotangents)
+    for k, x in enumerate(flatten(found)[0]):
+        if x.requires_grad or active():
+            continue
+        if _b["any"](_b["ne"](x, 0.0)).item():
+            raise AutogradError(
+                f"jvp: the gradient of primal {k} was computed off the tape",
+                code="TP3415",
+                notes=("backward must be made of recorded ops: no numpy(), detach() or no_grad()",),
+            )
+    return found
 
 
 def jacobian(func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) -> Callable[..., Any]:

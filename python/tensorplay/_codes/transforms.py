@@ -22,6 +22,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
         "A transform inside of a kernel, where nothing is recorded.",
         "differentiate outside of the op",
     ),
+    ("TP3415", "jvp: a backward rule is cut off the tape.", "make backward of recorded ops"),
     ("TP3420", "No autocast for this device.", "use 'cpu' or 'cuda'"),
     ("TP3421", "A dtype that autocast cannot cast to.", "use bfloat16, float16 or float32"),
     ("TP4021", "A value was read that differs from sample to sample.", "use where() instead of if"),
@@ -53,6 +54,11 @@ pull(tp.ones((3,)))
     "TP3414": """
 f = tp.library.custom_op("ex3414::f", lambda x: tp.func.grad(tp.sum)(x), mutates_args=())
 f(tp.ones((2,)).requires_grad_())
+""",
+    "TP3415": """
+f = tp.library.custom_op("ex3415::f", lambda x: x * 3.0, mutates_args=())
+f.register_autograd(lambda ctx, grad: grad.detach() * 3.0)
+tp.func.jvp(f, (tp.ones((2,)),), (tp.ones((2,)),))
 """,
     "TP3420": 'tp.autocast("meta")',
     "TP3421": 'tp.autocast("cpu", dtype=tp.float64)',
