@@ -66,9 +66,10 @@ format: $(STAMPS)/dev ## rewrite sources the way lint wants them
 rust-test: $(STAMPS)/venv ## the crates below the Python door
 	cargo test --quiet $(BELOW_THE_DOOR)
 
-python-test: $(STAMPS)/dev $(STAMPS)/native ## pytest over tests, one pass over each Python benchmark, the notebooks
+python-test: $(STAMPS)/dev $(STAMPS)/native ## pytest over tests, by one thread and by four; one pass over each Python benchmark, the notebooks
 	@$(MAKE) --no-print-directory optional OPTIONAL="tvm triton"
 	$(BIN)/python -m pytest -n auto --nbmake --benchmark-disable tests benches/python examples $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --parallel-threads=4 --skip-thread-unsafe=1 -rfE tests $(PYTEST_ARGS)
 
 bench: $(STAMPS)/dev $(STAMPS)/native ## criterion (Rust) and pytest-benchmark (Python)
 	$(if $(wildcard benches/Cargo.toml),cargo bench -p tp-bench $(BENCH_ARGS),@true)

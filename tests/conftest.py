@@ -2,18 +2,51 @@
 
 An absent capability is a skip that says why. Under `--require NAME` that skip is a failure, so that a run
 meant to prove something cannot pass by not running it.
+
+Under `--parallel-threads=N` (pytest-run-parallel) N threads run each test at once; what must not says why in
+ONE_THREAD here, or beside the test in `@pytest.mark.thread_unsafe(reason=...)`. Each thread has a namespace `ns` of
+its own.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import pytest
 
 from capabilities import Found, survey
 
 OUTCOMES = ("passed", "failed", "skipped")
+HERE = Path(__file__).parent
+
+# Files and folders whose tests several threads cannot run at once, whatever the library does, and why.
+ONE_THREAD = {
+    "autograd/test_lifetime.py": "counts the nodes of the process",
+    "backends": "programs of the adapters; compiled regions run them in threads under compile/",
+    "compile/test_registrations.py": "registers kernels for built-in ops, which the other threads call",
+    "compile/test_upstream_defects.py": "its ops have fixed names",
+    "test_architecture.py": "reads sources",
+    "test_cli.py": "starts programs",
+    "test_conftest.py": "starts programs",
+    "test_contract_rows.py": "reads sources",
+    "test_docs.py": "starts programs",
+    "test_hostile_calls.py": "its ops have fixed names; where threads matter it starts its own",
+    "test_instruction_counts.py": "reads a table",
+    "test_interrupts.py": "signals go to the process",
+    "test_opcheck.py": "its ops have fixed names",
+    "test_packaging.py": "starts programs",
+    "test_peer_report.py": "reads reports",
+    "test_random_calls.py": "passes, but four times its examples take a minute",
+    "test_verify.py": "its ops have fixed names",
+    "test_verify_faults.py": "its ops have fixed names",
+}
 
 
 @cache
@@ -40,6 +73,29 @@ def pytest_configure(config: pytest.Config) -> None:
             f"--require: no capability named {', '.join(sorted(unknown))} (known: {known})"
         )
     config.pluginmanager.register(CapabilityTable(config), "capability-table")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("parallel_threads", 1) in (1, "1"):
+        return
+    for item in items:
+        for place in (item.path, *item.path.parents):
+            if place.is_relative_to(HERE) and (why := ONE_THREAD.get(place.relative_to(HERE).as_posix())):
+                item.add_marker(pytest.mark.thread_unsafe(reason=why))
+        if isinstance(item, pytest.Function) and "ns" in item.fixturenames:
+            item.obj = _own_namespace(item.obj)
+
+
+def _own_namespace(test: Callable[..., None]) -> Callable[..., None]:
+    """`test`, with a namespace for each call where the fixture would give all threads the same."""
+    numbers = itertools.count()
+
+    def call(*args: Any, **kwargs: Any) -> None:
+        test(*args, **kwargs | {"ns": f"{kwargs['ns']}_{next(numbers)}"} if "ns" in kwargs else kwargs)
+
+    # With the globals of the test, in which pytest-run-parallel looks for functions that are not thread-safe.
+    own = FunctionType(call.__code__, test.__globals__, test.__name__, None, call.__closure__)
+    return functools.wraps(test)(own)
 
 
 def needs(item: pytest.Item) -> list[str]:

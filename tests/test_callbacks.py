@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -13,11 +14,12 @@ import tensorplay as tp
 from tensorplay import errors
 from tensorplay.library import custom_op
 
-current: list[BaseException] = []
+current = threading.local()
+_numbers = itertools.count()
 
 
 def fail(*_args: object) -> None:
-    raise current[-1]
+    raise current.error
 
 
 class Custom(Exception):
@@ -157,15 +159,13 @@ def test_exceptions_pass_by_identity_and_modes_are_restored(
     assert set(routes) == set(ROUTES)
     for make in EXCEPTIONS:
         error = make()
-        current.append(error)
+        current.error = error
         try:
             routes[route]()
         except BaseException as caught:
             assert caught is error, (route, caught)  # noqa: PT017
         else:
             pytest.fail(f"{route}: {error!r} was swallowed")
-        finally:
-            current.pop()
         assert tp.autograd.is_grad_enabled()
         assert not tp._native.is_capturing()
         assert getattr(error, "__notes__", []) == []
@@ -210,7 +210,7 @@ def test_many_threads_register_call_capture_and_differentiate() -> None:
     def work(number: int) -> None:
         try:
             for round_ in range(10):
-                made = op(f"t{number}_{round_}", lambda x: x * float(number + 1))
+                made = op(f"t{next(_numbers)}", lambda x: x * float(number + 1))
                 made.register_autograd(lambda ctx, grad: (grad * float(number + 1),))
                 x = tp.ones((3,)).requires_grad_()
                 made(x).sum().backward()

@@ -71,8 +71,7 @@ def as_key(key):
     return tp.tensor(key, dtype=tp.int64) if isinstance(key, list) else key
 
 
-@pytest.fixture
-def pair() -> tuple[np.ndarray, tp.Tensor]:
+def numbered() -> tuple[np.ndarray, tp.Tensor]:
     a = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     return a, tp.tensor(a)
 
@@ -86,8 +85,8 @@ def numpy_key(key):
 
 
 @pytest.mark.parametrize("key", BASIC + BACKWARDS + ARRAYS, ids=repr)
-def test_reading(key, pair) -> None:
-    a, x = pair
+def test_reading(key) -> None:
+    a, x = numbered()
     want = a[numpy_key(key)]
     for form in (key, as_key(key)):
         got = x[form]
@@ -96,8 +95,8 @@ def test_reading(key, pair) -> None:
 
 
 @pytest.mark.parametrize("key", BASIC, ids=repr)
-def test_basic_keys_give_views(key, pair) -> None:
-    a, x = pair
+def test_basic_keys_give_views(key) -> None:
+    a, x = numbered()
     got = x[key]
     assert got is not x
     got += 100
@@ -106,8 +105,8 @@ def test_basic_keys_give_views(key, pair) -> None:
 
 
 @pytest.mark.parametrize("key", BASIC + BACKWARDS + ARRAYS, ids=repr)
-def test_assigning_numbers_and_tensors(key, pair) -> None:
-    a, x = pair
+def test_assigning_numbers_and_tensors(key) -> None:
+    a, x = numbered()
     a[numpy_key(key)] = -1
     x[as_key(key)] = -1
     assert x.tolist() == a.tolist()
@@ -118,8 +117,8 @@ def test_assigning_numbers_and_tensors(key, pair) -> None:
 
 
 @pytest.mark.parametrize("key", BASIC + BACKWARDS, ids=repr)
-def test_assigning_under_the_tape(key, pair) -> None:
-    a, _ = pair
+def test_assigning_under_the_tape(key) -> None:
+    a, _ = numbered()
     leaf = tp.tensor(a, requires_grad=True)
     y = leaf * 1.0
     y[key] = 5.0
@@ -140,8 +139,8 @@ def test_gradients_reach_what_was_assigned() -> None:
     assert w.grad.item() == 4.0
 
 
-def test_masks(pair) -> None:
-    a, x = pair
+def test_masks() -> None:
+    a, x = numbered()
     mask = a % 2 == 0
     assert x[tp.tensor(mask)].tolist() == a[mask].tolist()
     assert x[mask].tolist() == a[mask].tolist()
@@ -159,8 +158,8 @@ def test_masks(pair) -> None:
         x[tp.tensor([True, False, True])]
 
 
-def test_values_are_cast_and_broadcast(pair) -> None:
-    _, x = pair
+def test_values_are_cast_and_broadcast() -> None:
+    _, x = numbered()
     x[0] = [1, 2, 3, 4]
     assert x[0].tolist() == [[1.0, 2.0, 3.0, 4.0]] * 3
     x[1, 0] = np.array([[9, 8, 7, 6]])
@@ -199,16 +198,16 @@ def test_augmented_assignment_writes_once() -> None:
         ([0.5], IndexOutOfRangeError, "integer or bool, got float32"),
     ],
 )
-def test_bad_keys(key, error, message, pair) -> None:
-    _, x = pair
+def test_bad_keys(key, error, message) -> None:
+    _, x = numbered()
     with pytest.raises(error, match=message):
         x[key]
     with pytest.raises(error, match=message):
         x[key] = 0
 
 
-def test_bad_assignments(pair) -> None:
-    _, x = pair
+def test_bad_assignments() -> None:
+    _, x = numbered()
     with pytest.raises(ArgumentError, match="deleted"):
         del x[0]
     with pytest.raises(ArgumentError, match=r"None cannot be stored"):

@@ -7,6 +7,7 @@ checks are those of any other op. Not here: ops with a contract of their own (`l
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 from tensorplay import _native
@@ -17,6 +18,7 @@ from tensorplay.errors import AutogradError, ContractError
 __all__ = ["Function", "FunctionContext"]
 
 _OP = "tensorplay::autograd_function"
+_first_use = threading.Lock()
 
 
 def _is_one_of(t: Tensor, tensors: Any) -> bool:
@@ -139,7 +141,13 @@ class Function:
 
 @functools.cache
 def _op() -> _native.CustomOpDef:
-    """The op behind every Function, defined on first use."""
+    """The op behind every Function, defined on first use, whichever thread is first."""
+    with _first_use:
+        return _define_op()
+
+
+@functools.cache
+def _define_op() -> _native.CustomOpDef:
     at = ("default", __file__, 1, "python")
     op, _ = _native.define_op(f"{_OP}(Any call, Tensor[] tensors) -> Tensor[]", at)
     _native.register_kernel(_OP, "default", _forward, at)

@@ -14,16 +14,16 @@ def f64(data):
 
 
 def scaled(name: str, backward):
-    op = library.custom_op(f"gradcheck::{name}", lambda x: x * 2.0, mutates_args=())
+    op = library.custom_op(name, lambda x: x * 2.0, mutates_args=())
     op.register_autograd(backward)
     return op
 
 
-def test_right_gradients_pass() -> None:
+def test_right_gradients_pass(ns: str) -> None:
     assert gradcheck(lambda x, y: tp.tanh(x) * y + x, (f64([[0.3, -1.0], [2.0, 0.1]]), f64([0.5, -0.5])))
     assert gradcheck(tp.exp, f64(0.3))
     assert gradcheck(lambda x: (tp.sin(x), x * x), f64([0.1, 0.2]))
-    assert gradcheck(scaled("right", lambda ctx, g: g * 2.0), f64([1.0, 2.0]))
+    assert gradcheck(scaled(f"{ns}::right", lambda ctx, g: g * 2.0), f64([1.0, 2.0]))
 
 
 def test_inputs_that_do_not_lie_in_order() -> None:
@@ -37,15 +37,13 @@ def test_second_derivatives() -> None:
     assert gradgradcheck(lambda x: x * x * x, f64(0.7))
 
 
-def test_a_missing_factor_is_found_and_said() -> None:
+def test_a_missing_factor_is_found_and_said(ns: str) -> None:
     """E5: worst element, both values, and the constant ratio."""
-    op = scaled("factor", lambda ctx, g: g)
+    op = scaled(f"{ns}::factor", lambda ctx, g: g)
     with pytest.raises(GradcheckError) as e:
         gradcheck(op, f64([[1.0, 2.0], [3.0, 4.0]]))
     text = str(e.value)
-    assert (
-        "gradcheck::factor: gradient of output 0 with respect to input 0 is wrong in 4 of 16 elements" in text
-    )
+    assert f"{ns}::factor: gradient of output 0 with respect to input 0 is wrong in 4 of 16 elements" in text
     assert "analytic 1, numeric 2 " in text
     assert "Worst at x[" in text
     assert "Ratio numeric / analytic is 2 for every element: is a factor missing in backward?" in text
@@ -53,17 +51,17 @@ def test_a_missing_factor_is_found_and_said() -> None:
     assert gradcheck(op, f64([1.0]), raise_exception=False) is False
 
 
-def test_one_wrong_element_is_named() -> None:
+def test_one_wrong_element_is_named(ns: str) -> None:
     def backward(ctx, g):
         return g * tp.tensor([[2.0, 2.0], [2.0, 3.0]], dtype=tp.float64)
 
     with pytest.raises(
         GradcheckError, match=r"wrong in 1 of 16 elements\. Worst at x\[1, 1\].*analytic 3, numeric 2"
     ):
-        gradcheck(scaled("element", backward), f64([[1.0, 2.0], [3.0, 4.0]]))
+        gradcheck(scaled(f"{ns}::element", backward), f64([[1.0, 2.0], [3.0, 4.0]]))
 
 
-def test_a_backward_that_reads_memory_order() -> None:
+def test_a_backward_that_reads_memory_order(ns: str) -> None:
     """A kernel that walks the gradient's memory is right for contiguous gradients only."""
     import numpy as np
 
@@ -71,12 +69,12 @@ def test_a_backward_that_reads_memory_order() -> None:
         flat = np.lib.stride_tricks.as_strided(g.numpy(), (g.size,), (g.numpy().itemsize,))
         return tp.tensor(flat.reshape(g.shape).copy()) * 2.0
 
-    op = scaled("order", lambda ctx, g: g * 2.0 if 0 in g.stride() else backward(ctx, g))
+    op = scaled(f"{ns}::order", lambda ctx, g: g * 2.0 if 0 in g.stride() else backward(ctx, g))
     with pytest.raises(GradcheckError, match="cotangent that is transposed: backward reads memory order"):
         gradcheck(op, f64([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
 
 
-def test_a_backward_that_changes_its_answer() -> None:
+def test_a_backward_that_changes_its_answer(ns: str) -> None:
     calls = []
 
     def backward(ctx, g):
@@ -84,7 +82,7 @@ def test_a_backward_that_changes_its_answer() -> None:
         return g * (2.0 + 1e-3 * len(calls))
 
     with pytest.raises(GradcheckError, match="two backward calls gave different gradients"):
-        gradcheck(scaled("state", backward), f64([1.0]), rtol=1.0)
+        gradcheck(scaled(f"{ns}::state", backward), f64([1.0]), rtol=1.0)
 
 
 def test_what_cannot_be_checked() -> None:
@@ -101,11 +99,11 @@ def test_what_cannot_be_checked() -> None:
         gradcheck(tp.exp, wide)
 
 
-def test_a_gradient_cut_off_the_tape_fails_beside_one_that_is_recorded() -> None:
+def test_a_gradient_cut_off_the_tape_fails_beside_one_that_is_recorded(ns: str) -> None:
     """11: gradgradcheck does not leave out a gradient that backward took through NumPy or detached."""
 
     def product(name: str, cut):
-        op = library.custom_op(f"gradcheck::{name}", lambda x, y: x * y, mutates_args=())
+        op = library.custom_op(name, lambda x, y: x * y, mutates_args=())
 
         def setup(ctx, inputs, output):
             ctx.save_for_backward(*inputs)
@@ -118,15 +116,15 @@ def test_a_gradient_cut_off_the_tape_fails_beside_one_that_is_recorded() -> None
         return op
 
     inputs = (f64([1.0, 2.0]), f64([3.0, 0.5]))
-    assert gradgradcheck(product("whole", lambda g, x: g * x), inputs)
+    assert gradgradcheck(product(f"{ns}::whole", lambda g, x: g * x), inputs)
     for name, cut in {
         "detached": lambda g, x: (g * x).detach(),
         "half": lambda g, x: g * x.detach(),
         "numpy": lambda g, x: tp.tensor(g.detach().numpy() * x.detach().numpy()),
     }.items():
-        assert gradcheck(product(f"{name}1", cut), inputs)
+        assert gradcheck(product(f"{ns}::{name}1", cut), inputs)
         with pytest.raises(GradcheckError) as caught:
-            gradgradcheck(product(name, cut), inputs)
+            gradgradcheck(product(f"{ns}::{name}", cut), inputs)
         assert caught.value.code == ("TP3105" if name == "half" else "TP3321"), name
 
 
@@ -135,9 +133,9 @@ def test_a_constant_gradient_is_not_cut_off() -> None:
     assert gradgradcheck(lambda x, y: x * x + tp.floor(y), (f64([1.0, 2.0]), f64([3.3, 0.5])))
 
 
-def test_options_in_the_order_of_torch() -> None:
+def test_options_in_the_order_of_torch(ns: str) -> None:
     """11: eps, atol, rtol, raise_exception, nondet_tol, check_undefined_grad, check_grad_dtypes, by place and name."""
-    wrong = scaled("loose", lambda ctx, g: g * 2.001)
+    wrong = scaled(f"{ns}::loose", lambda ctx, g: g * 2.001)
     assert not gradcheck(wrong, f64([1.0]), 1e-6, 1e-6, 1e-6, False)
     assert gradcheck(wrong, f64([1.0]), 1e-4, 0.01, 0.0, True, 0.0, True, True)
     assert gradgradcheck(lambda x: x * x, f64([1.0]), None, 1e-6, 1e-5, 1e-3, True, True, 0.0)
@@ -151,7 +149,7 @@ def test_options_in_the_order_of_torch() -> None:
         gradgradcheck(tp.exp, f64([1.0]), check_fwd_over_rev=True)
 
 
-def test_fast_mode_looks_at_directions_and_finds_one_wrong_element() -> None:
+def test_fast_mode_looks_at_directions_and_finds_one_wrong_element(ns: str) -> None:
     """11: two calls per input instead of two per element, and the same message where it fails."""
     calls = []
 
@@ -168,7 +166,7 @@ def test_fast_mode_looks_at_directions_and_finds_one_wrong_element() -> None:
         return g * tp.tensor([[2.0, 2.0], [2.0, 3.0]], dtype=tp.float64)
 
     with pytest.raises(GradcheckError, match=r"Worst at x\[1, 1\].*analytic 3, numeric 2"):
-        gradcheck(scaled("fast", backward), f64([[1.0, 2.0], [3.0, 4.0]]), fast_mode=True)
+        gradcheck(scaled(f"{ns}::fast", backward), f64([[1.0, 2.0], [3.0, 4.0]]), fast_mode=True)
 
 
 def test_overlapping_inputs_are_named() -> None:
@@ -196,12 +194,12 @@ class _Strided:
         return self._array.__dlpack_device__()
 
 
-def test_a_backward_that_needs_every_gradient() -> None:
+def test_a_backward_that_needs_every_gradient(ns: str) -> None:
     """11: check_undefined_grad leaves outputs out; a rule that takes None for zeros may not break."""
 
     def pair(name: str, backward):
         op = library.custom_op(
-            f"gradcheck::{name}",
+            name,
             lambda x: (x * 2.0, x * 3.0),
             mutates_args=(),
             schema="(Tensor x) -> (Tensor, Tensor)",
@@ -211,7 +209,7 @@ def test_a_backward_that_needs_every_gradient() -> None:
         )
         return op
 
-    careless = pair("careless", lambda ctx, a, b: a * 2.0 + b * 3.0)
+    careless = pair(f"{ns}::careless", lambda ctx, a, b: a * 2.0 + b * 3.0)
     with pytest.raises(GradcheckError, match="only output 0 has a gradient") as caught:
         gradcheck(careless, f64([1.0, 2.0]))
     assert caught.value.code == "TP3322"
@@ -221,10 +219,10 @@ def test_a_backward_that_needs_every_gradient() -> None:
         parts = [g * k for g, k in ((a, 2.0), (b, 3.0)) if g is not None]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
-    assert gradcheck(pair("careful", careful), f64([1.0, 2.0]))
+    assert gradcheck(pair(f"{ns}::careful", careful), f64([1.0, 2.0]))
 
 
-def test_noise_within_nondet_tol_passes() -> None:
+def test_noise_within_nondet_tol_passes(ns: str) -> None:
     """11: nondet_tol holds for cotangents in other memory as well."""
     state = [0]
 
@@ -232,7 +230,7 @@ def test_noise_within_nondet_tol_passes() -> None:
         state[0] += 1
         return g * (2.0 + 1e-9 * (state[0] % 7))
 
-    op = scaled("noisy", backward)
+    op = scaled(f"{ns}::noisy", backward)
     assert gradcheck(op, f64([[1.0, 2.0], [3.0, 4.0]]), nondet_tol=1e-6)
     with pytest.raises(GradcheckError, match="different gradients"):
         gradcheck(op, f64([[1.0, 2.0], [3.0, 4.0]]))

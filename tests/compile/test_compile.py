@@ -12,7 +12,7 @@ from tensorplay import library
 from tensorplay.errors import AutogradError, CaptureError, FallbackError
 
 
-def test_effects_decide_what_is_removed() -> None:
+def test_effects_decide_what_is_removed(ns: str) -> None:
     """C1: an unused pure call is removed and listed; an ordered one runs, in order, at every call."""
     log: list[int] = []
 
@@ -20,8 +20,8 @@ def test_effects_decide_what_is_removed() -> None:
         log.append(n)
         return tp.add(x, 0.0)
 
-    pure = library.custom_op("effects::pure", body, mutates_args=(), override=True)
-    ordered = library.custom_op("effects::ordered", body, mutates_args=(), effects="ordered", override=True)
+    pure = library.custom_op(f"{ns}::pure", body, mutates_args=())
+    ordered = library.custom_op(f"{ns}::ordered", body, mutates_args=(), effects="ordered")
     for op in (pure, ordered):
         op.register_fake(lambda x, n: tp.empty_like(x))
 
@@ -37,18 +37,18 @@ def test_effects_decide_what_is_removed() -> None:
     compiled = tp.compile(twice(pure))
     assert compiled(x).tolist() == [2.0, 2.0]
     assert log == []
-    assert compiled.report.removed == ["effects::pure.default"] * 2
+    assert compiled.report.removed == [f"{ns}::pure.default"] * 2
     compiled = tp.compile(twice(ordered))
     compiled(x), compiled(x)
     assert log == [1, 2, 1, 2]
     assert compiled.report.removed == []
 
 
-def test_random_calls_are_not_merged() -> None:
+def test_random_calls_are_not_merged(ns: str) -> None:
     """W3: two equal calls of a random op stay two."""
     state = [0]
 
-    @library.custom_op("effects::draw", mutates_args=(), effects="random", deterministic=False, override=True)
+    @library.custom_op(f"{ns}::draw", mutates_args=(), effects="random", deterministic=False)
     def draw(x: tp.Tensor) -> tp.Tensor:
         state[0] += 1
         return tp.full(x.shape, float(state[0]))
@@ -56,13 +56,13 @@ def test_random_calls_are_not_merged() -> None:
     draw.register_fake(lambda x: tp.empty_like(x))
     compiled = tp.compile(lambda x: draw(x) - draw(x))
     assert compiled(tp.ones((2,))).tolist() == [-1.0, -1.0]
-    assert [n.target for n in compiled.graphs[0].nodes].count("effects::draw.default") == 2
+    assert [n.target for n in compiled.graphs[0].nodes].count(f"{ns}::draw.default") == 2
 
 
-def test_declared_mutation_survives() -> None:
+def test_declared_mutation_survives(ns: str) -> None:
     """W2: a mutating op on an intermediate and on an input does in a compiled call what it does in eager."""
 
-    @library.custom_op("effects::inc", mutates_args=("x",), override=True)
+    @library.custom_op(f"{ns}::inc", mutates_args=("x",))
     def inc(x: tp.Tensor) -> None:
         x.add_(1.0)
 
@@ -80,11 +80,11 @@ def test_declared_mutation_survives() -> None:
         assert compiled_in.tolist() == eager_in.tolist()
 
 
-def test_capture_runs_no_body_and_keeps_one_node() -> None:
+def test_capture_runs_no_body_and_keeps_one_node(ns: str) -> None:
     """L14, L18, W11: capture calls the fake rule, never the body; the op is one node with a shape."""
     ran: list[str] = []
 
-    @library.custom_op("capture::square_plus", mutates_args=(), override=True)
+    @library.custom_op(f"{ns}::square_plus", mutates_args=())
     def square_plus(x: tp.Tensor) -> tp.Tensor:
         ran.append("body")
         return x * x + 1.0
@@ -96,25 +96,25 @@ def test_capture_runs_no_body_and_keeps_one_node() -> None:
 
     graph = tp.graph.capture(lambda x: square_plus(x) * 2.0, tp.ones((2, 3)))
     assert ran == ["fake"]
-    assert [n.target for n in graph.nodes] == ["capture::square_plus.default", "tp::mul.Scalar"]
+    assert [n.target for n in graph.nodes] == [f"{ns}::square_plus.default", "tp::mul.Scalar"]
     assert graph.nodes[0].spec[0].shape == (2, 3)
     assert "test_compile.py" in graph.nodes[0].location
     assert graph.verify() == []
     assert tp.graph.parse(graph.text()).text() == graph.text()
 
 
-def test_an_op_without_a_fake_rule_says_how_to_add_one() -> None:
+def test_an_op_without_a_fake_rule_says_how_to_add_one(ns: str) -> None:
     """The seed op cannot be captured before it has a fake rule."""
 
-    @library.custom_op("capture::bare", mutates_args=(), override=True)
+    @library.custom_op(f"{ns}::bare", mutates_args=())
     def bare(x):
         return tp.mul(x, 2.0)
 
-    with pytest.raises(CaptureError, match="capture::bare") as e:
+    with pytest.raises(CaptureError, match=f"{ns}::bare") as e:
         tp.graph.capture(bare, tp.ones((2,)))
     assert any("register_fake" in note for note in e.value.__notes__)
     bare.register_fake(library.fake_from_body)
-    assert [n.target for n in tp.graph.capture(bare, tp.ones((2,))).nodes] == ["capture::bare.default"]
+    assert [n.target for n in tp.graph.capture(bare, tp.ones((2,))).nodes] == [f"{ns}::bare.default"]
 
 
 def test_data_dependent_reads_are_refused_with_the_line() -> None:
@@ -196,16 +196,16 @@ def test_ten_training_steps_make_one_graph() -> None:
     assert len(compiled.graphs) == 1
 
 
-def test_fakes_are_held_to_their_promise_at_run_time() -> None:
+def test_fakes_are_held_to_their_promise_at_run_time(ns: str) -> None:
     """F2, F4: a kernel that returns another shape or stride than its fake promised is named at the op."""
 
-    @library.custom_op("promise::wide", mutates_args=(), override=True)
+    @library.custom_op(f"{ns}::wide", mutates_args=())
     def wide(x: tp.Tensor) -> tp.Tensor:
         return tp.zeros((x.shape[0], 7))
 
     wide.register_fake(lambda x: tp.empty_like(x))
     compiled = tp.compile(lambda x: tp.reshape(wide(x), x.shape))
-    with pytest.raises(tp.errors.ContractError, match="promise::wide") as e:
+    with pytest.raises(tp.errors.ContractError, match=f"{ns}::wide") as e:
         compiled(tp.ones((2, 2)))
     text = str(e.value) + " ".join(getattr(e.value, "__notes__", []))
     assert "fake kernel" in text

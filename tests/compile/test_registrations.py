@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 
 import pytest
@@ -10,13 +9,6 @@ import pytest
 import tensorplay as tp
 from tensorplay import library
 from tensorplay.errors import ContractError
-
-_numbers = itertools.count()
-
-
-@pytest.fixture
-def ns() -> str:
-    return f"compiled{next(_numbers)}"
 
 
 @pytest.fixture

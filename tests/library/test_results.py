@@ -188,6 +188,7 @@ def test_a_written_argument_is_not_told_to_be_declared(ns: str) -> None:
     assert "declare it" not in "\n".join(e.value.__notes__)
 
 
+@pytest.mark.thread_unsafe(reason="measures time")
 def test_long_lists_cost_what_they_hold(ns: str) -> None:
     """3.6: looking for shared memory takes no pairs."""
     op = library.custom_op(

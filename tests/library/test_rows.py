@@ -13,7 +13,10 @@ import pytest
 import tensorplay as tp
 from tensorplay import Tensor, library
 from tensorplay.autograd import gradcheck
-from tensorplay.errors import AutogradError, CaptureError
+from tensorplay.errors import AutogradError, CaptureError, DeviceError
+
+TWO = "(Tensor x, Tensor y) -> Tensor"
+MANY = "(Tensor[] xs) -> Tensor"
 
 
 def leaf(*values: float) -> Tensor:
@@ -40,6 +43,30 @@ def test_which_ops_need_a_fake_rule(ns: str) -> None:
     assert [n.target for n in graph.nodes] == [f"{ns}::write.default"]
     with pytest.raises(CaptureError, match=f"{ns}::nothing: no fake rule"):
         tp.graph.capture(lambda x: nothing(x), tp.ones((2,)))
+
+
+def test_a_real_tensor_beside_one_without_data(ns: str) -> None:
+    """5.10: refused by name before kernel or fake rule runs, in lists too; a capture lifts its closure's tensors."""
+    ran: list[str] = []
+    pair = library.custom_op(f"{ns}::pair", lambda x, y: ran.append("kernel"), mutates_args=(), schema=TWO)
+    pair.register_fake(lambda x, y: ran.append("fake"))
+    many = library.custom_op(f"{ns}::many", lambda xs: ran.append("kernel"), mutates_args=(), schema=MANY)
+    many.register_fake(lambda xs: ran.append("fake"))
+    real, empty = tp.ones((2,)), tp.empty((2,), device="meta")
+    for call, text in (
+        (lambda x: pair(x, empty), "argument 'y' is on meta, but argument 'x' is on cpu"),
+        (lambda x: pair(empty, x), "argument 'y' is on cpu, but argument 'x' is on meta"),
+        (lambda x: many([x, empty]), "tensors of argument 'xs' are on cpu and on meta"),
+    ):
+        for run in (call, tp.compile(call), lambda x, call=call: tp.graph.capture(call, x)):
+            with pytest.raises(DeviceError, match=text) as e:
+                run(real)
+            assert e.value.code == "TP2104"
+    assert ran == []
+    pair.register_fake(lambda x, y: tp.empty_like(x))
+    graph = tp.graph.capture(lambda x: pair(x, real), tp.ones((2,)))
+    assert "lifted" in graph.text()
+    assert [n.target for n in graph.nodes] == [f"{ns}::pair.default"]
 
 
 def test_setup_context_is_called_only_when_needed(ns: str) -> None:
