@@ -46,6 +46,7 @@ ONE_THREAD = {
     "test_random_calls.py": "passes, but four times its examples take a minute",
     "test_verify.py": "its ops have fixed names",
     "test_verify_faults.py": "its ops have fixed names",
+    "test_verify_more_faults.py": "its ops have fixed names",
 }
 
 

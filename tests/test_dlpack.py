@@ -178,3 +178,16 @@ def test_the_c_exchange_table() -> None:
     assert np.from_dlpack(back).tolist() == x.tolist()
     with pytest.raises(BufferError, match="detach"):
         echo(tp.tensor([1.0], requires_grad=True))
+
+
+def test_our_own_tensor_keeps_its_storage() -> None:
+    """A write through the alias is a write to the tensor: backward sees it, and so does the version."""
+    x, w = tp.tensor([1.0, 2.0], requires_grad=True), tp.tensor([3.0, 4.0])
+    alias = tp.from_dlpack(w)
+    y = x * w
+    alias.add_(1.0)
+    assert w.tolist() == [4.0, 5.0]
+    assert w._version == alias._version == 1
+    with pytest.raises(tp.errors.AutogradError) as caught:
+        y.sum().backward()
+    assert caught.value.code == "TP3003"

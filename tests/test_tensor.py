@@ -272,6 +272,8 @@ def test_shape_methods_take_both_spellings() -> None:
     assert tp.zeros([2, 3, 4]).flatten(1).shape == (2, 12)
     assert [p.tolist() for p in x.split(4)] == [[0, 1, 2, 3], [4, 5]]
     assert [p.tolist() for p in x.chunk(3)] == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(ShapeError, match="number of pieces must be positive"):
+        x.chunk(0)
     assert [r.tolist() for r in m.unbind()] == [[0, 1, 2], [3, 4, 5]]
 
 

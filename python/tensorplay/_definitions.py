@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, overload
@@ -32,6 +33,8 @@ from tensorplay.errors import ArgumentError, RegistrationError, SchemaError, Uns
 
 __all__ = ["custom_op", "define", "define_record", "when_defined"]
 
+# What is there is looked at and replaced in one step.
+_defining = threading.RLock()
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
 _RESERVED = frozenset({"tp", "tensorplay", "prim"})
 _EFFECTS = ("random", "ordered")
@@ -196,12 +199,13 @@ def define_record(
 ) -> tuple[CustomOpDef, _native.Registration]:
     """Enters a definition into the registry, replacing the one from the same place; see `_replaces`."""
     name = f"{schema.name}.{schema.overload}" if schema.overload else schema.name
-    changes = _replaces(name, schema, record, effects, tags, override)
     at = record.place.provenance("definition", "python")
-    op, registration = _native.define_op(
-        str(schema), at, effects=list(effects), tags=list(tags), replace=changes is not None
-    )
-    keep_record(op, name, record)
+    with _defining:
+        changes = _replaces(name, schema, record, effects, tags, override)
+        op, registration = _native.define_op(
+            str(schema), at, effects=list(effects), tags=list(tags), replace=changes is not None
+        )
+        keep_record(op, name, record)
     if changes is not None and not override:
         what = "; ".join(changes) or "nothing in its contract changed"
         warnings.warn(

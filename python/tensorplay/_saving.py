@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from tensorplay import _native
 from tensorplay._function import Function, FunctionContext
 from tensorplay._native import Tensor, is_grad_enabled
+from tensorplay._tree import flatten
 from tensorplay.errors import AutogradError, ContractError
 
 __all__ = ["checkpoint", "once_differentiable", "saved_tensors_hooks"]
@@ -42,6 +43,7 @@ class _Segment:
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.fn, self.args, self.kwargs = fn, args, kwargs
+        self.versions = [(t, t._version) for t in flatten((args, kwargs))[0] if isinstance(t, Tensor)]
         self.random: tuple[int, int] | None = None
         self.specs: list[tuple[Any, Any]] = []
         self.again: dict[int, Tensor] = {}
@@ -58,6 +60,14 @@ class _Segment:
         return self.again.pop(place)
 
     def _run_again(self) -> None:
+        for t, version in self.versions:
+            if t._version != version:
+                raise AutogradError(
+                    f"an argument of a checkpoint was written to in place after the call: it is at version "
+                    f"{t._version}, {version} when the function ran first",
+                    code="TP3003",
+                    notes=("pass a clone, or write to it after backward",),
+                )
         found: list[Tensor] = []
 
         def keep(t: Tensor) -> Tensor:
@@ -84,6 +94,8 @@ class _Segment:
                 notes=("it must do the same each time: read no state that changes in between",),
             )
         self.again = dict(enumerate(found))
+        # The nodes of this run hold `keep`: no tensor may stay where they reach it.
+        found.clear()
 
 
 def _same(t: Tensor) -> Tensor:

@@ -13,7 +13,13 @@ from tensorplay._verify.compare import TOLERANCES, Comparison, compare, default_
 from tensorplay._verify.inputs import LAYOUTS, make_tensor, with_layout
 from tensorplay._verify.poison import poisoned
 from tensorplay._verify.subject import tracing
-from tensorplay._verify.transforms import resized, with_other_contents, with_specials, with_zero
+from tensorplay._verify.transforms import (
+    one_element,
+    resized,
+    with_other_contents,
+    with_specials,
+    with_zero,
+)
 
 __all__ = [
     "LAYOUTS",
@@ -25,6 +31,7 @@ __all__ = [
     "default_tolerance",
     "executors",
     "make_tensor",
+    "one_element",
     "poisoned",
     "resized",
     "with_layout",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import weakref
 
 import pytest
 
@@ -389,3 +391,35 @@ def test_mark_dirty_of_something_else(ns: str) -> None:
     f.register_autograd(lambda ctx, g: g, setup_context=lambda ctx, inputs, output: ctx.mark_dirty(inputs[0]))
     with pytest.raises(ContractError, match="mark_dirty is for"):
         f(leaf(1.0))
+
+
+def test_a_checkpoint_sees_a_write_to_its_arguments() -> None:
+    z = leaf(1.0, 2.0) * 1.0
+    y = checkpoint(lambda a: a * a, z)
+    z.add_(1.0)
+    with pytest.raises(AutogradError, match="argument of a checkpoint was written to") as caught:
+        y.sum().backward()
+    assert caught.value.code == "TP3003"
+
+
+@pytest.mark.thread_unsafe(reason="counts what a collection leaves alive")
+def test_a_checkpoint_and_a_hook_that_keeps_tensors_are_collected() -> None:
+    """The second run of a checkpoint, and a pack hook in a cycle with what it packed: nothing stays."""
+    alive = []
+
+    def pack_into(seen: list[Tensor]):
+        def pack(t: Tensor) -> Tensor:
+            seen.append(t)
+            return t
+
+        return pack
+
+    for _ in range(20):
+        x = leaf(1.0, 2.0)
+        checkpoint(lambda a: tp.exp(a) * a, x).sum().backward()
+        with saved_tensors_hooks(pack_into([]), lambda t: t):
+            y = (x * x) * x
+        alive.append(weakref.ref(x))
+    del x, y
+    gc.collect()
+    assert [ref for ref in alive if ref() is not None] == []

@@ -251,6 +251,8 @@ def split(self: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[
 def chunk(self: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` pieces of equal size along one dimension, the last one smaller."""
     total = self.shape[_axis(dim, self.ndim)]
+    if chunks < 1:
+        raise ShapeError(f"chunk: the number of pieces must be positive, got {chunks}", code="TP1151")
     return split(self, max(1, -(-total // chunks)), dim)
 
 

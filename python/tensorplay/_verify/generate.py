@@ -9,7 +9,7 @@ from typing import Any
 from tensorplay import _native
 from tensorplay._verify.arrays import FLOATS, INTEGERS, is_float
 from tensorplay._verify.inputs import LAYOUTS, Case, TensorRecipe, contents
-from tensorplay._verify.transforms import changed, put_specials, resize
+from tensorplay._verify.transforms import changed, keep_one, put_specials, resize
 
 __all__ = ["from_schema", "neighbours"]
 
@@ -163,9 +163,10 @@ def from_schema(arguments: list[dict[str, Any]], seed: int) -> Iterator[Case]:
         if kind == "Tensor" and _kind(argument).endswith("?"):
             yield maker.case(f"{argument['name']}=None", (4, 4), "float32", choice={argument["name"]: None})
         for value in NUMBERS.get(kind, ())[1:]:
-            yield maker.case(
+            case = maker.case(
                 f"{argument['name']}={value!r}", (4, 4), "float32", choice={argument["name"]: value}
             )
+            yield dataclasses.replace(case, numbers=isinstance(value, float))
     for shape in ((4, 4), (3, 5)):
         yield from _layouts(maker.case(f"shape {shape}", shape, "float32"))
 
@@ -177,6 +178,8 @@ def neighbours(case: Case) -> Iterator[Case]:
         return
     yield from _layouts(case)
     yield from _sizes(case)
+    yield from _single(case)
+    yield from _other_numbers(case)
     yield from _dtypes(case)
     if any(is_float(r.dtype) for r in recipes):
         yield case.map(f"{case.label}, special values", lambda r: changed(r, put_specials, "with_specials"))
@@ -202,6 +205,44 @@ def _sizes(case: Case) -> Iterator[Case]:
                 yield case.map(
                     f"{case.label}, size {old} -> {new}", lambda r: changed(r, resize, "resized", old, new)
                 )
+
+
+def _single(case: Case) -> Iterator[Case]:
+    """One element in as many dimensions as were given, and in none."""
+
+    def kept(ndim: int | None) -> Any:
+        return lambda r: changed(r, keep_one, "one_element", len(r.shape) if ndim is None else ndim)
+
+    yield dataclasses.replace(case.map(f"{case.label}, one element", kept(None)), speculative=True)
+    if any(r.shape for r in case.recipes()):
+        yield dataclasses.replace(case.map(f"{case.label}, rank 0", kept(0)), speculative=True)
+
+
+def _other_numbers(case: Case) -> Iterator[Case]:
+    """Each float argument in turn with another value."""
+
+    def other(label: str, value: float, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Case:
+        return dataclasses.replace(
+            case,
+            label=f"{case.label}, {label}={value!r}",
+            args=args,
+            kwargs=kwargs,
+            given=False,
+            speculative=True,
+            numbers=True,
+        )
+
+    for i, value in enumerate(case.args):
+        if type(value) is float:
+            changed_value = value * 1.5 + 0.25
+            name = case.names[i] if i < len(case.names) else f"args[{i}]"
+            yield other(
+                name, changed_value, (*case.args[:i], changed_value, *case.args[i + 1 :]), case.kwargs
+            )
+    for name, value in case.kwargs.items():
+        if type(value) is float:
+            changed_value = value * 1.5 + 0.25
+            yield other(name, changed_value, case.args, {**case.kwargs, name: changed_value})
 
 
 def _count(shape: tuple[int, ...]) -> int:

@@ -23,7 +23,10 @@ from tensorplay._verify.values import Accepted, refusal, replay
 __all__ = ["Recorded", "check_gradients", "cotangents", "record"]
 
 CASES = 12
+# Cases with another number, beyond those.
+NUMBERS = 2
 PROBES = 24  # elements of one tensor whose derivative is taken numerically
+ROUGHLY = 2e-4  # of the largest element: what float32 may lose over a few hundred operations
 SMALL = 256  # elements up to which a case is differentiated numerically
 
 
@@ -143,10 +146,12 @@ def _check_not_in_kernels(subject: Subject, accepted: list[Accepted], tally: Tal
 def _chosen(accepted: list[Accepted]) -> list[Case]:
     """Small cases in one dtype without extreme values, given ones first, and one with zeros, where kinks are."""
     cases = [item.case for item in accepted if _suits(item.case)]
+    numbers = [case for case in cases if case.numbers]
     cases.sort(key=lambda case: not case.given)
     if cases:
         planted = cases[0].map(f"{cases[0].label}, with zeros", lambda r: changed(r, put_zero, "with_zero"))
         cases = [*cases[: CASES - 1], planted]
+        cases += [case for case in numbers[:NUMBERS] if case not in cases]
     return cases
 
 
@@ -203,6 +208,40 @@ def _check_case(subject: Subject, case: Case, seed: int, tally: Tally) -> None:
     _check_repeat(subject, recorded, given, found, before, where, tally)
     _check_layouts(subject, recorded, seed, where, tally)
     _check_numeric(subject, exact, recorded, given, found, tally)
+    _check_own_dtype(subject, case, recorded, found, seed, tally)
+
+
+def _check_own_dtype(
+    subject: Subject, case: Case, exact: Recorded, found: list[Any], seed: int, tally: Tally
+) -> None:
+    """The gradients in the dtype of the case against those in float64, by the largest of each tensor."""
+    import numpy as np
+
+    own = differentiable(case, None)
+    dtypes = {recipe.dtype for recipe in own.recipes() if is_float(recipe.dtype)}
+    if dtypes != {"float32"} or any(t.dtype.name != "float64" for _, t in exact.inputs):
+        return
+    name = "gradient in float32 against float64"
+    try:
+        recorded = record(subject, own)
+        gradients = recorded.gradients(cotangents(recorded.outputs, seed))
+    except Exception as error:
+        tally.fail(name, f"{refusal(error)}\n{replay(subject, own)}", subject.location)
+        return
+    for (argument, _), got, want in zip(recorded.inputs, gradients, found, strict=False):
+        if got is None or want is None or tuple(got.shape) != tuple(want.shape):
+            continue
+        a, b = to_numpy(got).astype("float64"), to_numpy(want)
+        scale = float(np.abs(b).max(initial=0.0))
+        worst = float(np.abs(a - b).max(initial=0.0))
+        if worst > ROUGHLY * scale + np.finfo("float32").tiny:
+            tally.fail(
+                name,
+                f"that of '{argument}' is off by {worst:.3g}, the largest is {scale:.3g}\n{replay(subject, own)}",
+                subject.location,
+            )
+            return
+    tally.ok(name, f"within {ROUGHLY:g} of the largest", location=subject.location)
 
 
 def _check_types(subject: Subject, recorded: Recorded, found: list[Any], where: str, tally: Tally) -> bool:

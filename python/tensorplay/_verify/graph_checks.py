@@ -188,6 +188,8 @@ def _check_spec(subject: Subject, index: int, promised: Any, got: Snapshot, wher
 
 
 def _same_strides(shape: tuple[int, ...], one: Any, other: tuple[int, ...]) -> bool:
+    if not len(shape) == len(one) == len(other):
+        return False
     if 0 in shape:
         return True
     return all(a == b for n, a, b in zip(shape, one, other, strict=True) if n > 1)

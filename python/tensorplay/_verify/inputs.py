@@ -222,6 +222,8 @@ class Case:
     given: bool = False
     # Of dtypes that nobody gave and that an op need not have been written for.
     speculative: bool = False
+    # With another number than was given, or than is the default: a gradient may depend on it.
+    numbers: bool = False
 
     def build(self) -> Built:
         """Fresh tensors; one recipe met twice gives the same tensor twice."""

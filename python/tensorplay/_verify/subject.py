@@ -6,6 +6,7 @@ what was written to, and which events said what. Judging is the business of the 
 
 from __future__ import annotations
 
+import collections
 import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,7 @@ from tensorplay._verify.inputs import Built, Case
 from tensorplay.errors import ArgumentError
 from tensorplay.outcome import CallEvent
 
-__all__ = ["Kernel", "Run", "Subject", "resolve", "subjects", "watched_tensors"]
+__all__ = ["Kernel", "Run", "Subject", "container_sizes", "resolve", "subjects", "watched_tensors"]
 
 REACH = 200  # objects looked at from one kernel function
 DEVICE_SLOTS = ("cpu", "cuda")
@@ -227,6 +228,16 @@ def _kernels(full: str) -> Iterator[Kernel]:
 
 def watched_tensors(function: Any) -> Iterator[tuple[str, Any]]:
     """(how it is reached, tensor) for every tensor in the closure, defaults, globals and containers of a function."""
+    return ((path, value) for path, value in _all_reached(function) if is_tensor(value) and not value.is_fake)
+
+
+def container_sizes(function: Any) -> dict[str, int]:
+    """How it is reached -> number of items, for every container that a function can put something into."""
+    kinds = (list, dict, set, bytearray, collections.deque)
+    return {path: len(value) for path, value in _all_reached(function) if isinstance(value, kinds)}
+
+
+def _all_reached(function: Any) -> Iterator[tuple[str, Any]]:
     pending: list[tuple[str, Any, int]] = [("", function, 0)]
     seen: set[int] = set()
     while pending and len(seen) < REACH:
@@ -234,10 +245,8 @@ def watched_tensors(function: Any) -> Iterator[tuple[str, Any]]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if is_tensor(value):
-            if not value.is_fake:
-                yield path, value
-        elif depth < 4:
+        yield path, value
+        if not is_tensor(value) and depth < 4:
             pending.extend((name, item, depth + 1) for name, item in _reached(path, value))
 
 

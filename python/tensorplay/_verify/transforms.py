@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["changed", "resized", "with_other_contents", "with_specials", "with_zero"]
+__all__ = ["changed", "one_element", "resized", "with_other_contents", "with_specials", "with_zero"]
 
 
 def resize(values: Array, dtype: str, old: int, new: int) -> Array:
@@ -29,6 +29,15 @@ def resize(values: Array, dtype: str, old: int, new: int) -> Array:
                 tuple(new if i == axis else m for i, m in enumerate(values.shape)), dtype=values.dtype
             )
     return values
+
+
+def keep_one(values: Array, dtype: str, ndim: int) -> Array:
+    """The first element alone (a one where there is none), in `ndim` dimensions of size 1."""
+    import numpy as np
+
+    del dtype
+    one = values.reshape(-1)[:1] if values.size else np.ones(1, dtype=values.dtype)
+    return one.reshape((1,) * ndim)
 
 
 def put_specials(values: Array, dtype: str) -> Array:
@@ -79,6 +88,11 @@ def _on_tensor(change: Callable[..., Array], tensor: Any, *extra: int) -> Any:
 def resized(tensor: Any, old: int, new: int) -> Any:
     """A copy in which every dimension of size ``old`` has size ``new``; contents are repeated."""
     return _on_tensor(resize, tensor, old, new)
+
+
+def one_element(tensor: Any, ndim: int) -> Any:
+    """The first element of a tensor, in ``ndim`` dimensions of size 1."""
+    return _on_tensor(keep_one, tensor, ndim)
 
 
 def with_specials(tensor: Any) -> Any:

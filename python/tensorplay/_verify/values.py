@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensorplay import _native
 from tensorplay._verify.arrays import Snapshot
 from tensorplay._verify.compare import Comparison, compare
 from tensorplay._verify.inputs import Case
 from tensorplay._verify.poison import PATTERNS, poison
 from tensorplay._verify.precise import as_exact_as_the_default
 from tensorplay._verify.report import Tally
-from tensorplay._verify.subject import Kernel, Run, Subject
+from tensorplay._verify.subject import Kernel, Run, Subject, container_sizes
 from tensorplay.errors import ContractError, NoKernelError, TensorPlayError
 
 __all__ = [
@@ -106,6 +107,29 @@ def check_writes(subject: Subject, case: Case, run: Run, kernel: Kernel | None, 
         tally.ok(name, "bits and versions of every input compared", location=location)
 
 
+# A state of the random numbers that no op leaves behind by chance.
+UNUSUAL = (0x5EED_0DD, 77)
+
+
+def _outside(subject: Subject, kernel: Kernel | None) -> dict[str, Any]:
+    """What a call must leave as it was: the containers its function reaches, and the state of the random numbers."""
+    if subject.effects:
+        return {}
+    functions = [kernel.function] if kernel is not None else [k.function for k in subject.kernels]
+    found: dict[str, Any] = {"the state of tp.manual_seed": _native.rng_state()}
+    for function in functions if subject.is_op else [subject.function]:
+        found |= container_sizes(function)
+    return found
+
+
+def _left_behind(before: dict[str, Any], after: dict[str, Any]) -> str:
+    for path, was in before.items():
+        now = after.get(path, was)
+        if now != was:
+            return f"{path} has {now} items, {was} before" if isinstance(was, int) else f"{path} changed"
+    return ""
+
+
 def _sizes(run: Run) -> list[int]:
     values = [s.values for s in run.outputs if s.values is not None]
     inputs = [tensor for _, tensor, _ in run.built.tensors] if run.built else []
@@ -116,10 +140,22 @@ def _sizes(run: Run) -> list[int]:
 def check_repeats(subject: Subject, case: Case, first: Run, kernel: Kernel | None, tally: Tally) -> None:
     """The same call gives the same bits, whatever lay in the memory it got."""
     runs = []
-    for pattern in (PATTERNS[0], PATTERNS[0], PATTERNS[1]):
-        poison(_sizes(first), pattern)
-        runs.append(subject.run(case, kernel))
+    random = _native.rng_state()
+    _native.set_rng_state(UNUSUAL)
+    try:
+        before = _outside(subject, kernel)
+        for pattern in (PATTERNS[0], PATTERNS[0], PATTERNS[1]):
+            poison(_sizes(first), pattern)
+            runs.append(subject.run(case, kernel))
+        left = _left_behind(before, _outside(subject, kernel))
+    finally:
+        _native.set_rng_state(random)
     again, twice, other = runs
+    if left:
+        fix = "declare effects=, or make it a function of its inputs"
+        detail = f"state outlives a call: {left}; {fix}"
+        tally.fail("repeated calls agree", f"{detail}\n{replay(subject, case)}", subject.location)
+        return
     if failed := next((r.error for r in runs if r.error is not None), None):
         detail = f"the same call raised when it was repeated: {refusal(failed)}"
         tally.fail("repeated calls agree", f"{detail}\n{replay(subject, case)}", subject.location)

@@ -14,6 +14,8 @@ use tp_tensor::Tensor;
 pub trait SavedHooks: Send + Sync {
     fn pack(&self, t: &Tensor) -> Result<Value>;
     fn unpack(&self, packed: &Value) -> Result<Tensor>;
+    /// The same hooks with references of their own to host objects: a node must own what it reports to the collector.
+    fn own(&self) -> Arc<dyn SavedHooks>;
     /// Host objects it owns, for the cycle collector.
     fn trace(&self, _visit: &mut HostVisitor<'_>) {}
 }
@@ -26,8 +28,11 @@ pub(super) struct Packed {
 }
 
 impl Packed {
-    /// The hooks are shared with other nodes; what they made of this tensor is the node's own.
+    /// What somebody else holds for a moment is left out: an unpack in progress.
     pub fn trace(&self, visit: &mut HostVisitor<'_>) {
+        if Arc::strong_count(&self.hooks) == 1 {
+            self.hooks.trace(visit);
+        }
         if let Value::Host(object) = &self.value
             && Arc::strong_count(object) == 1
         {
@@ -79,10 +84,10 @@ pub(super) fn active() -> Option<Arc<dyn SavedHooks>> {
     STACK.with(|s| s.borrow().last().cloned())
 }
 
-pub(super) fn pack(hooks: Arc<dyn SavedHooks>, index: usize, t: &Tensor) -> Result<Packed> {
+pub(super) fn pack(hooks: &dyn SavedHooks, index: usize, t: &Tensor) -> Result<Packed> {
     let _mode = GradMode::no_grad();
     let value = hooks.pack(t)?;
-    Ok(Packed { index, hooks, value })
+    Ok(Packed { index, hooks: hooks.own(), value })
 }
 
 /// Saved tensor `index` of `node`, from what the hooks made of it.

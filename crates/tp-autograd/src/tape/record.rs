@@ -139,7 +139,7 @@ impl<'a> Saver<'a> {
         let index = self.saved.tensors.len();
         self.saved.tensors.push(SavedTensor::packed(nr));
         let rare = self.saved.rare.get_or_insert_default();
-        match packed::pack(hooks, index, t) {
+        match packed::pack(&*hooks, index, t) {
             Ok(packed) => rare.packed.push(packed),
             Err(e) => rare.error = Some(e),
         }

@@ -66,6 +66,13 @@ impl SavedHooks for PyHooks {
         })
     }
 
+    fn own(&self) -> Arc<dyn SavedHooks> {
+        Python::attach(|py| {
+            let own = |hook: &Owned| Owned(borrowed(py, hook).clone().into_ptr());
+            Arc::new(PyHooks { pack: own(&self.pack), unpack: own(&self.unpack) })
+        })
+    }
+
     fn trace(&self, visit: &mut HostVisitor<'_>) {
         visit(self.pack.0.cast());
         visit(self.unpack.0.cast());

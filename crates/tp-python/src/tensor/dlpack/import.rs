@@ -6,7 +6,7 @@ use super::{
 };
 use crate::error::IntoPyResult;
 use crate::error::guarded;
-use crate::hot::ffi as x;
+use crate::hot::{ffi as x, shell};
 use crate::tensor::{self, DeviceArg, builtin as ops, transfer};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
@@ -129,6 +129,15 @@ pub fn from_dlpack<'py>(
 /// See `from_dlpack`.
 pub fn take(x: &Bound<'_, PyAny>, device: Option<Device>, copy: Option<bool>) -> PyResult<Tensor> {
     let py = x.py();
+    if copy != Some(true)
+        && let Some(t) = own(x)
+    {
+        return match device {
+            Some(d) if d != t.device() && copy == Some(false) => Err(moving(t.device(), d)),
+            Some(d) => transfer::to_device(&t, d).py(py),
+            None => Ok(t),
+        };
+    }
     // SAFETY: asks about the type.
     let is_capsule = unsafe { ffi::PyCapsule_CheckExact(x.as_ptr()) != 0 };
     let t = if is_capsule {
@@ -140,16 +149,25 @@ pub fn take(x: &Bound<'_, PyAny>, device: Option<Device>, copy: Option<bool>) ->
     };
     let t = match device {
         Some(d) if d != t.device() && copy == Some(false) => {
-            return Err(PyBufferError::new_err(format!(
-                "moving from {} to {d} needs a copy, and copy is False",
-                t.device()
-            )));
+            return Err(moving(t.device(), d));
         }
         Some(d) => transfer::to_device(&t, d).py(py)?,
         None => t,
     };
     // A producer from before `copy` was known may have shared.
     if copy == Some(true) && is_capsule { ops::CLONE.run(&[Arg::Tensor(&t)]).py(py) } else { Ok(t) }
+}
+
+fn moving(from: Device, to: Device) -> PyErr {
+    PyBufferError::new_err(format!("moving from {from} to {to} needs a copy, and copy is False"))
+}
+
+/// A tensor of ours with its storage, so that a write through either is seen by the other. What `__dlpack__` would
+/// refuse to export is left to it.
+fn own(x: &Bound<'_, PyAny>) -> Option<Tensor> {
+    // SAFETY: a live object.
+    let t = unsafe { shell::is_tensor(x.as_ptr()).then(|| shell::tensor_of(x.as_ptr())) }?;
+    (t.device() == Device::CPU && !t.is_fake() && !t.requires_grad()).then(|| t.detach())
 }
 
 /// Calls `x.__dlpack__`, with fewer keywords where the producer is older than they are.

@@ -1,0 +1,83 @@
+"""`verify` finds what shows only beside the inputs it was given: other sizes, ranks, numbers, and state left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tensorplay as tp
+from tensorplay.verify import verify
+from verifying import define, differentiable, failed
+
+Tensor = tp.Tensor
+
+LOG: list[int] = []
+KEPT: list[Tensor] = []
+
+
+def seeds(x: Tensor) -> Tensor:
+    tp.manual_seed(0)
+    return x * 2.0
+
+
+def logs(x: Tensor) -> Tensor:
+    LOG.append(1)
+    return x * 2.0
+
+
+def keeps_output(x: Tensor) -> Tensor:
+    y = x * 2.0
+    KEPT.append(y)
+    return y
+
+
+def keeps_input(x: Tensor) -> Tensor:
+    KEPT.append(x)
+    return x * 2.0
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [(seeds, "manual_seed"), (logs, "'LOG' has"), (keeps_output, "'KEPT' has"), (keeps_input, "'KEPT' has")],
+)
+def test_state_that_outlives_a_call_is_found(body: Callable[..., Any], what: str) -> None:
+    state = tp._native.rng_state()
+    report = verify(define(f"vmf::{body.__name__}", body), (tp.ones((2, 3)),), sweep=False)
+    assert tp._native.rng_state() == state or body is seeds
+    detail = failed(report, "repeated calls agree")
+    assert "state outlives a call" in detail
+    assert what in detail
+
+
+def test_a_fake_rule_of_another_rank_is_a_failure() -> None:
+    op = define("vmf::rank", lambda x: x * 2.0)
+    op.register_fake(lambda x: tp.empty((*x.shape, 1)))
+    assert "(2, 3, 1)" in failed(verify(op, (tp.ones((2, 3)),), sweep=False), "fake rule")
+
+
+def test_one_element_and_no_dimension_are_tried() -> None:
+    op = define("vmf::one", lambda x: x * 2.0)
+    op.register_kernel("cpu", lambda x: x * 2.0 if x.numel() != 1 else x * 3.0, name="fast")
+    assert "one element" in failed(verify(op, (tp.ones((2, 3)),)), "kernel cpu/fast")
+    op = define("vmf::same", lambda x: x if x.ndim == 0 else x * 2.0)
+    report = verify(op, (tp.ones((2, 3)),))
+    assert any("rank 0" in check.detail for check in report.failures), report.text()
+
+
+@pytest.mark.parametrize("inputs", [(tp.ones((2, 3)), 2.0), None])
+def test_a_gradient_that_ignores_a_number_is_found(inputs: Any) -> None:
+    def body(x: Tensor, k: float = 2.0) -> Tensor:
+        return x * k
+
+    op = differentiable(f"vmf::number_{inputs is None}", lambda ctx, g: (g * 2.0, None), body)
+    assert "k=" in failed(verify(op, inputs), "gradient")
+
+
+def test_a_gradient_wrong_in_float32_alone_is_found() -> None:
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad * (3.0 if grad.dtype == tp.float64 else 3.0015)
+
+    op = differentiable("vmf::narrow", backward)
+    assert "'x' is off by" in failed(verify(op, (tp.ones((2, 3)),), sweep=False), "gradient in float32")
