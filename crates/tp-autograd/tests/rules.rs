@@ -279,7 +279,7 @@ fn saved_outputs_make_no_cycle() {
 }
 
 /// Keeps halves of what is saved.
-struct Halves(AtomicUsize);
+struct Halves(Arc<AtomicUsize>);
 
 impl tp_autograd::SavedHooks for Halves {
     fn pack(&self, t: &Tensor) -> Result<Value> {
@@ -290,12 +290,15 @@ impl tp_autograd::SavedHooks for Halves {
         self.0.fetch_add(10, Ordering::Relaxed);
         Ok(packed.tensor().unwrap().clone())
     }
+    fn own(&self) -> Arc<dyn tp_autograd::SavedHooks> {
+        Arc::new(Halves(self.0.clone()))
+    }
 }
 
 #[test]
 fn saved_tensors_can_be_kept_elsewhere() {
     setup();
-    let hooks = Arc::new(Halves(AtomicUsize::new(0)));
+    let hooks = Arc::new(Halves(Arc::default()));
     let x = leaf(&[3.0], &[1]);
     let guard = tp_autograd::SavedTensorsHooks::push(hooks.clone());
     let y = op1("exp", &op2("mul", &x, &tensor(&[2.0], &[1])));
