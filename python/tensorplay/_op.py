@@ -15,6 +15,7 @@ from tensorplay._native import CustomOpDef
 from tensorplay._places import place_of, stack_level
 from tensorplay._record import (
     check_accepts,
+    check_binds,
     full_name,
     layouts,
     record_of,
@@ -259,6 +260,8 @@ def register_autograd(
         raise RegistrationError(
             f"{target} returns nothing: there is nothing to differentiate", code="TP1320", op=target
         )
+    grads = tuple(f"grad{i}" for i in range(len(schema.returns))) if len(schema.returns) > 1 else ("grad",)
+    check_binds(backward, schema, "backward", "ctx", *grads)
     rule = _contiguous_gradients(backward) if "contiguous" in record.layout.values() else backward
     if setup_context is None:
         registration = _native.register_autograd(target, rule)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Record",
     "check_accepts",
+    "check_binds",
     "full_name",
     "labels",
     "layouts",
@@ -234,3 +235,22 @@ def check_accepts(
     if problem is not None:
         shown = getattr(fn, "__name__", type(fn).__name__)
         raise SchemaError(f"{what} {shown!r} does not fit {schema}: {problem}", code="TP1315")
+
+
+def check_binds(fn: Function, schema: _native.Schema, what: str, *positional: str) -> None:
+    """Refuses a function that cannot be called with so many positional arguments."""
+    import inspect
+
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return  # as in `check_accepts`
+    try:
+        signature.bind(*positional)
+    except TypeError as error:
+        shown = getattr(fn, "__name__", type(fn).__name__)
+        raise SchemaError(
+            f"{what} {shown!r} does not fit {schema}: {error}",
+            code="TP1315",
+            notes=(f"it is called with ({', '.join(positional)})",),
+        ) from None

@@ -18,7 +18,7 @@ from tensorplay.autograd import (
     saved_tensors_hooks,
     set_detect_anomaly,
 )
-from tensorplay.errors import ArgumentError, AutogradError, ContractError
+from tensorplay.errors import ArgumentError, AutogradError, ContractError, SchemaError
 
 
 def leaf(*values: float) -> Tensor:
@@ -423,3 +423,13 @@ def test_a_checkpoint_and_a_hook_that_keeps_tensors_are_collected() -> None:
     del x, y
     gc.collect()
     assert [ref for ref in alive if ref() is not None] == []
+
+
+@pytest.mark.parametrize("backward", [lambda ctx: None, lambda ctx, g, h: (g, h)])
+def test_a_rule_that_cannot_be_called_is_refused_at_once(ns: str, backward) -> None:
+    f = library.custom_op(f"{ns}::f", lambda x: x * 1.0, mutates_args=(), schema="(Tensor x) -> Tensor")
+    with pytest.raises(SchemaError, match="does not fit") as caught:
+        f.register_autograd(backward)
+    assert caught.value.code == "TP1315"
+    assert caught.value.__notes__ == ["it is called with (ctx, grad)"]
+    f.register_autograd(lambda *args: args[1])
