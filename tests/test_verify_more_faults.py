@@ -81,3 +81,22 @@ def test_a_gradient_wrong_in_float32_alone_is_found() -> None:
 
     op = differentiable("vmf::narrow", backward)
     assert "'x' is off by" in failed(verify(op, (tp.ones((2, 3)),), sweep=False), "gradient in float32")
+
+
+@pytest.mark.parametrize(("factor", "axis", "holds"), [(2.0, 0, True), (2.001, 0, False), (2.0, None, False)])
+def test_a_batching_rule_is_held_against_a_loop(factor: float, axis: int | None, holds: bool) -> None:
+    def rule(info: Any, in_dims: Any, x: Tensor, k: float) -> Any:
+        return x * factor * k, in_dims[0] if axis is not None else (0 if in_dims[0] else 1)
+
+    op = define(
+        f"vmf::batch_{factor}_{axis}".replace(".", "_"),
+        lambda x, k=1.0: x * 2.0 * k,
+        schema="(Tensor x, float k=1.0) -> Tensor",
+    )
+    op.register_vmap(rule)
+    report = verify(op, (tp.tensor([[1.0, 2.0], [3.0, 4.0]]),))
+    if holds:
+        assert report.passed, report.text()
+        assert any(check.name == "batching rule against a loop" for check in report.values)
+    else:
+        assert "in_dims" in failed(report, "batching rule")

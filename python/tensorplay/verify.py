@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorplay import _native
+from tensorplay._verify.batches import check_batches
 from tensorplay._verify.compiled import check_compiled
 from tensorplay._verify.executor_checks import check_executors, check_required
 from tensorplay._verify.generate import CannotGenerate, from_schema, neighbours
@@ -151,6 +152,7 @@ def _run_checks(
     check_over_declared(subject, accepted, values)
     check_kernels(subject, accepted, options, values)
     check_gradients(subject, accepted, options.seed, values)
+    check_batches(subject, accepted, options, values)
     check_graphs(subject, accepted, graph)
     check_executors(subject, accepted, executor)
     check_compiled(subject, accepted, options, values, executor)
