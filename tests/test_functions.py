@@ -58,9 +58,7 @@ def test_astype() -> None:
 
 
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
-@pytest.mark.parametrize(
-    ("shape", "axis"), [((0, 1 << 44), 0), ((1 << 44, 0), 0), ((1 << 44, 0, 1 << 44), 1)]
-)
+@pytest.mark.parametrize(("shape", "axis"), [((0, 1 << 44), 0), ((1 << 44, 0), 0)])
 def test_a_softmax_of_nothing_is_over_at_once(op: str, shape: tuple[int, ...], axis: int) -> None:
     """Sizes beside a zero may be of any magnitude: no loop may run over them."""
     assert getattr(tp, op)(tp.zeros(shape), axis=axis).shape == shape
