@@ -258,30 +258,3 @@ def test_deep_graphs(ns: str, kind: str) -> None:
     for _ in range(20_000):
         y = y * 1.0 if kind == "built-in" else f(y)
     del y
-
-
-def test_an_exception_of_user_code_says_whose_it_is(ns: str) -> None:
-    """Fake rule, predicate, setup_context and backward: the exception itself, with a note that names the op."""
-
-    def boom(*args: object, **kwargs: object) -> None:
-        raise ValueError("boom")
-
-    def whose(call: object) -> str:
-        with pytest.raises(ValueError, match="boom") as caught:
-            call()  # type: ignore[operator]
-        return caught.value.__notes__[0]
-
-    x = tp.ones((2,)).requires_grad_()
-    op = library.custom_op(f"{ns}::f", lambda x: x * 2.0, mutates_args=(), schema="(Tensor x) -> Tensor")
-    op.register_fake(boom)
-    assert whose(lambda: tp.graph.capture(lambda v: op(v), tp.ones((2,)))).startswith(
-        "raised by the fake rule of"
-    )
-    op.register_autograd(boom)
-    y = op(x).sum()
-    assert whose(y.backward).startswith(f"raised by the backward of {ns}::f")
-    op.register_autograd(lambda ctx, g: g, setup_context=boom)
-    assert whose(lambda: op(x)).startswith(f"raised by setup_context of {ns}::f")
-    op.register_autograd(None)
-    op.register_kernel("cpu", lambda x: x * 2.0, name="fast", when=boom)
-    assert whose(lambda: op(x)).startswith(f"raised by the predicate of kernel 'fast' of {ns}::f")

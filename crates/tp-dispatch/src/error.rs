@@ -82,12 +82,6 @@ impl Error {
         self
     }
 
-    /// Says of an exception of the host language whose code it comes from; our own errors name their op.
-    #[must_use]
-    pub fn raised_by(self, what: impl FnOnce() -> String) -> Error {
-        if self.0.kind == ErrorKind::Host { self.note(format!("raised by {}", what())) } else { self }
-    }
-
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Error {
         self.0.notes.push(note.into());

@@ -54,8 +54,7 @@ pub fn materialize_fakes(call: &Call<'_>, next_id: &mut dyn FnMut() -> u32) -> R
             {
                 // Ops inside the rule work on fakes and must not land in the captured graph.
                 let _guard = KeyGuard::foreign_kernel();
-                rule.call(call, &mut rets)
-                    .map_err(|e| e.with_op(name).raised_by(|| format!("the fake rule of {name}")))?;
+                rule.call(call, &mut rets).map_err(|e| e.with_op(name))?;
             }
             check::check_outputs(call, &rets, "the fake kernel")?;
             rets.into_iter().map(|value| without_data(value, next_id)).collect()

@@ -105,9 +105,7 @@ impl KernelEntry {
             }
         }
         if let Some(when) = &self.when
-            && !when.holds(call).map_err(|e| {
-                e.raised_by(|| format!("the predicate of kernel '{}' of {}", self.name(), call.op.name()))
-            })?
+            && !when.holds(call)?
         {
             let why = format!("{} is false", when.describe());
             return Ok(Some(FallbackReason::Predicate { kernel: self.name().to_string(), why }));

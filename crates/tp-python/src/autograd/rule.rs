@@ -101,9 +101,7 @@ impl PyRule {
             let mut ctx = Owned(context::new()?);
             let needs = self.needs(py, call, saver.edges());
             context::with(ctx.0, |s| s.needs = needs);
-            let answer = self
-                .call_setup(py, ctx.0, call, rets)
-                .map_err(|e| error::from_py(e).raised_by(|| format!("setup_context of {}", self.op)))?;
+            let answer = self.call_setup(py, ctx.0, call, rets).map_err(error::from_py)?;
             // `Function` has a context of its own, made before forward ran.
             if context::is_context(answer.as_ptr()) {
                 ctx = Owned(answer.into_ptr());
@@ -326,8 +324,7 @@ impl VjpRule for PyRule {
                 let out =
                     x::PyObject_Vectorcall(self.backward, args.as_ptr(), args.len(), std::ptr::null_mut());
                 context::leave(object.0, ctx);
-                let result = Bound::from_owned_ptr_or_err(py, out)
-                    .map_err(|e| error::from_py(e).raised_by(|| format!("the backward of {}", self.op)))?;
+                let result = Bound::from_owned_ptr_or_err(py, out).map_err(error::from_py)?;
                 self.store(&result, ctx, gradients_out)?;
                 if ctx.is_last() {
                     context::with(object.0, |s| s.phase = Phase::Freed);
