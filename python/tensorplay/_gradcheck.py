@@ -217,17 +217,14 @@ def _check_directions(
 
     tensors = [x for _, x in starts]
     rng = np.random.default_rng(k)
-    u = rng.uniform(0.5, 1.5, outputs[k].shape) * rng.choice((-1.0, 1.0), outputs[k].shape)
+    u = _direction(rng, outputs[k].shape)
     first = _gradients_of(outputs, tensors, k, _native.tensor(u), options)
     second = _gradients_of(outputs, tensors, k, _native.tensor(u), options)
     for (i, x), a, b in zip(starts, first, second, strict=True):
-        v = rng.uniform(0.5, 1.5, x.shape) * rng.choice((-1.0, 1.0), x.shape)
+        v = _direction(rng, x.shape)
         _require_repeatable(a, b, k, i, options)
-        ends = []
-        for sign in (1.0, -1.0):
-            moved = _shifted(x, sign * options.eps * v)
-            ends.append(_array(_results(func, (*inputs[:i], moved, *inputs[i + 1 :]))[place]))
-        numeric = float(((ends[0] - ends[1]) * u).sum() / (2.0 * options.eps))
+        apart = _difference(func, inputs, i, place, options.eps * v)
+        numeric = float((apart * u).sum() / (2.0 * options.eps))
         analytic = float((a * v).sum())
         if abs(analytic - numeric) <= options.atol + options.rtol * abs(numeric):
             continue
@@ -238,6 +235,11 @@ def _check_directions(
             code="TP3105",
             op=options.name,
         )
+
+
+def _direction(rng: Any, shape: tuple[int, ...]) -> Any:
+    """Random components of either sign, none near zero."""
+    return rng.uniform(0.5, 1.5, shape) * rng.choice((-1.0, 1.0), shape)
 
 
 def _require_repeatable(first: Any, second: Any, k: int, i: int, options: Options) -> None:
@@ -271,6 +273,13 @@ def _check_taped(
                 )
 
 
+def _same(a: Any, b: Any, options: Options) -> bool:
+    """Whether two gradients are one, but for rounding."""
+    import numpy as np
+
+    return bool(np.allclose(a, b, rtol=1e-9, atol=max(1e-12, options.nondet_tol)))
+
+
 def _check_undefined(outputs: list[Tensor], tensors: list[Tensor], k: int, options: Options) -> None:
     """With the other outputs left out, backward gives what it gives for zeros in their place."""
     import numpy as np
@@ -288,7 +297,7 @@ def _check_undefined(outputs: list[Tensor], tensors: list[Tensor], k: int, optio
         ) from error
     for i, (g, want) in enumerate(zip(found, wanted, strict=True)):
         got = np.zeros(want.shape) if g is None else _array(g)
-        if not np.allclose(got, want, rtol=1e-9, atol=max(1e-12, options.nondet_tol)):
+        if not _same(got, want, options):
             raise GradcheckError(
                 f"{options.name}: the gradient with respect to input {i} is another one when only output {k} has a "
                 "gradient than with zeros for the others",
@@ -373,21 +382,19 @@ def _numeric(
     shape = inputs[i].shape
     matrix = np.zeros((math.prod(output.shape), math.prod(shape)))
     for column, index in enumerate(np.ndindex(*shape)):
-        ends = []
-        for sign in (1.0, -1.0):
-            moved = _moved(inputs[i], index, sign * options.eps)
-            ends.append(_array(_results(func, (*inputs[:i], moved, *inputs[i + 1 :]))[k]).reshape(-1))
-        matrix[:, column] = (ends[0] - ends[1]) / (2.0 * options.eps)
+        steps = np.zeros(shape)
+        steps[index] = options.eps
+        matrix[:, column] = _difference(func, inputs, i, k, steps).reshape(-1) / (2.0 * options.eps)
     return matrix
 
 
-def _moved(x: Tensor, index: tuple[int, ...], step: float) -> Tensor:
-    """`x` with one element moved, in the same memory layout."""
-    import numpy as np
+def _difference(func: Callable[..., Any], inputs: tuple[Any, ...], i: int, place: int, steps: Any) -> Any:
+    """Result `place` with input `i` moved by `steps`, less the same with it moved the other way."""
 
-    steps = np.zeros(x.shape)
-    steps[index] = step
-    return _shifted(x, steps)
+    def end(by: Any) -> Any:
+        return _array(_results(func, (*inputs[:i], _shifted(inputs[i], by), *inputs[i + 1 :]))[place])
+
+    return end(steps) - end(-steps)
 
 
 def _shifted(x: Tensor, steps: Any) -> Tensor:
@@ -400,13 +407,12 @@ def _shifted(x: Tensor, steps: Any) -> Tensor:
 
 def _check_cotangents(outputs: list[Tensor], tensors: list[Tensor], k: int, options: Options) -> None:
     """The gradient must not depend on how the cotangent lies in memory."""
-    import numpy as np
 
     for what, cotangent in _cotangents(outputs[k]):
         expected = _gradients_of(outputs, tensors, k, _native.tensor(_array(cotangent)), options)
         found = _gradients_of(outputs, tensors, k, cotangent, options)
         for i, (a, b) in enumerate(zip(found, expected, strict=True)):
-            if not np.allclose(a, b, rtol=1e-9, atol=max(1e-12, options.nondet_tol)):
+            if not _same(a, b, options):
                 raise GradcheckError(
                     f"{options.name}: the gradient of output {k} with respect to input {i} is another one for a cotangent "
                     f"that is {what}: backward reads memory order",

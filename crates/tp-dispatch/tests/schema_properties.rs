@@ -10,6 +10,8 @@ use tp_dispatch::schema::{
     AliasInfo, AliasSet, ArgType, Argument, DefaultValue, EnumWord, OpName, Return, Schema,
 };
 
+/// The fuzzer of the benchmarks reads the same list.
+static PIECES: &[&str] = include!("data/schema_pieces.in");
 static DECLARATIONS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/torch-schemas.txt");
     std::fs::read_to_string(path).unwrap().lines().map(str::to_string).collect()
@@ -38,50 +40,7 @@ fn assert_sound(text: &str) -> Result<(), TestCaseError> {
 /// Texts made of the pieces of the grammar, which come close to schemas more often than noise.
 fn pieces() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
-        prop::sample::select(vec![
-            "f",
-            "Tensor",
-            "int",
-            "x",
-            "(",
-            ")",
-            "[",
-            "]",
-            "?",
-            "!",
-            "->",
-            ",",
-            "*",
-            "...",
-            ".",
-            "::",
-            "|",
-            "=",
-            "None",
-            "True",
-            "1",
-            "-",
-            "2.5",
-            "3j",
-            "\"s\"",
-            "'",
-            "\\",
-            "\n",
-            " ",
-            "\t",
-            "#",
-            "Dict",
-            "Union",
-            "Future",
-            "__torch__",
-            "a",
-            "Mean",
-            "+",
-            "0x1",
-            "é",
-            "\0",
-        ])
-        .prop_map(str::to_string),
+        prop::sample::select(PIECES.to_vec()).prop_map(str::to_string),
         any::<char>().prop_map(String::from),
     ];
     vec(piece, 0..40).prop_map(|pieces| pieces.concat())

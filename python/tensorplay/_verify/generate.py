@@ -220,29 +220,10 @@ def _single(case: Case) -> Iterator[Case]:
 
 def _other_numbers(case: Case) -> Iterator[Case]:
     """Each float argument in turn with another value."""
-
-    def other(label: str, value: float, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Case:
-        return dataclasses.replace(
-            case,
-            label=f"{case.label}, {label}={value!r}",
-            args=args,
-            kwargs=kwargs,
-            given=False,
-            speculative=True,
-            numbers=True,
-        )
-
-    for i, value in enumerate(case.args):
+    given: list[tuple[int | str, Any]] = [*enumerate(case.args), *case.kwargs.items()]
+    for place, value in given:
         if type(value) is float:
-            changed_value = value * 1.5 + 0.25
-            name = case.names[i] if i < len(case.names) else f"args[{i}]"
-            yield other(
-                name, changed_value, (*case.args[:i], changed_value, *case.args[i + 1 :]), case.kwargs
-            )
-    for name, value in case.kwargs.items():
-        if type(value) is float:
-            changed_value = value * 1.5 + 0.25
-            yield other(name, changed_value, case.args, {**case.kwargs, name: changed_value})
+            yield case.with_number(place, value * 1.5 + 0.25)
 
 
 def _count(shape: tuple[int, ...]) -> int:

@@ -275,6 +275,19 @@ class Case:
         """A case with `change(recipe)` for every tensor."""
         return self.replace(label, {id(recipe): change(recipe) for recipe in self.recipes()})
 
+    def with_number(self, place: int | str, value: float) -> Case:
+        """A case with another number at a position or for a keyword."""
+        args, kwargs = self.args, self.kwargs
+        if isinstance(place, int):
+            args = (*args[:place], value, *args[place + 1 :])
+            name = self._name(place)
+        else:
+            kwargs, name = {**kwargs, place: value}, place
+        label = f"{self.label}, {name}={value!r}"
+        return dataclasses.replace(
+            self, label=label, args=args, kwargs=kwargs, given=False, speculative=True, numbers=True
+        )
+
     def text(self, function: str) -> str:
         """The call as Python text that can be run again."""
 

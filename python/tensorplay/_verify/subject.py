@@ -189,13 +189,18 @@ class Subject:
                     stack.callback(_native.pop_preference, token)
             yield
 
+    def functions(self, kernel: Kernel | None) -> list[Any]:
+        """The Python functions that a call of `kernel`, or of whatever the dispatcher chooses, may run."""
+        if not self.is_op:
+            return [self.function]
+        return [kernel.function] if kernel is not None else [k.function for k in self.kernels]
+
     def _watched(self, kernel: Kernel | None) -> list[tuple[str, Any]]:
         """Tensors that the function reaches by itself, unless it declares state."""
         if "ordered" in self.effects:
             return []
-        functions = [kernel.function] if kernel is not None else [k.function for k in self.kernels]
         found: dict[int, tuple[str, Any]] = {}
-        for function in functions if self.is_op else [self.function]:
+        for function in self.functions(kernel):
             for name, tensor in watched_tensors(function):
                 found[id(tensor)] = (name, tensor)
         return list(found.values())

@@ -115,9 +115,8 @@ def _outside(subject: Subject, kernel: Kernel | None) -> dict[str, Any]:
     """What a call must leave as it was: the containers its function reaches, and the state of the random numbers."""
     if subject.effects:
         return {}
-    functions = [kernel.function] if kernel is not None else [k.function for k in subject.kernels]
     found: dict[str, Any] = {"the state of tp.manual_seed": _native.rng_state()}
-    for function in functions if subject.is_op else [subject.function]:
+    for function in subject.functions(kernel):
         found |= container_sizes(function)
     return found
 

@@ -247,9 +247,7 @@ pub unsafe fn init_type() -> Obj {
         ],
     };
     // SAFETY: lock held; the functions above have their slots' types, the tables live for ever.
-    let ty = unsafe { made.create() };
-    TYPE.store(ty.cast(), Ordering::Release);
-    ty
+    unsafe { made.create_in(&TYPE) }.cast()
 }
 
 const DOC: &std::ffi::CStr = c"State of one differentiated call; any further attributes may be set on it.";

@@ -411,7 +411,5 @@ pub unsafe fn init_type() -> *mut ffi::PyTypeObject {
         ],
     };
     // SAFETY: lock held; the functions above have their slots' types.
-    let ty = unsafe { made.create() }.cast::<ffi::PyTypeObject>();
-    TYPE.store(ty, Ordering::Release);
-    ty
+    unsafe { made.create_in(&TYPE) }
 }

@@ -5,6 +5,7 @@ use pyo3::ffi;
 use std::ffi::CStr;
 use std::os::raw::{c_int, c_ulong, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A type to be made. The `offsets` are pairs of a name that the interpreter knows (`__vectorcalloffset__`,
 /// `__dictoffset__`, `__weaklistoffset__`) and the place of that field in the object.
@@ -23,6 +24,17 @@ pub fn slot(slot: c_int, pfunc: *mut c_void) -> ffi::PyType_Slot {
 }
 
 impl HeapType<'_> {
+    /// Makes the type and keeps it in `place`, where the functions of its slots find it.
+    ///
+    /// # Safety
+    /// As `create`.
+    pub unsafe fn create_in(self, place: &AtomicPtr<ffi::PyTypeObject>) -> *mut ffi::PyTypeObject {
+        // SAFETY: the caller's promise.
+        let ty = unsafe { self.create() }.cast();
+        place.store(ty, Ordering::Release);
+        ty
+    }
+
     /// A new reference to the type, or null with an exception set.
     ///
     /// # Safety

@@ -219,11 +219,9 @@ pub unsafe fn init() -> bool {
     };
     // SAFETY: lock held; the functions above have their slots' types, the definition lives for ever.
     unsafe {
-        let ty = made.create();
-        if ty.is_null() {
+        if made.create_in(&TYPE).is_null() {
             return false;
         }
-        TYPE.store(ty.cast(), Ordering::Release);
         let def = Box::leak(Box::new(ffi::PyMethodDef {
             ml_name: c"tensorplay_collection_started".as_ptr(),
             ml_meth: ffi::PyMethodDefPointer { PyCFunctionFast: started },
