@@ -60,8 +60,10 @@ impl Host for Interpreter {
     }
 }
 
-/// How long a poll keeps the lock: CPython's own switch interval, after which a thread that waits may ask for it.
-const KEEP_LOCK: Duration = Duration::from_millis(5);
+/// How long a poll keeps the lock. Longer than CPython's switch interval of 5 ms: only a thread that waited that long
+/// asks for the lock, and only to one that asked it is handed over. Let go of sooner, the lock wakes those that wait
+/// and is taken back before they run, and they never ask.
+const KEEP_LOCK: Duration = Duration::from_millis(8);
 
 thread_local! {
     /// When this thread last let go of the lock in a poll.
