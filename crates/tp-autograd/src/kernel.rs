@@ -1,8 +1,9 @@
 //! The Autograd layer's kernel: runs the call below this layer, and records a node when an input needs a gradient.
 
 use crate::discard::is_spent;
-use crate::resolve::{self, resolve};
-use crate::tape::{self, Edge, Edges, Recipe, Saved, Saver, flag};
+use crate::resolve;
+use crate::rule::Rule;
+use crate::tape::{self, Edge, Edges, Recipe, Saved, Saver, flag, single};
 use crate::{anomaly, inplace};
 use std::mem::ManuallyDrop;
 use tp_dispatch::dispatcher::redispatch_short;
@@ -15,17 +16,34 @@ pub fn install() {
 }
 
 fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-    if let Some(rule) = resolve::expression(call)
-        && !anomaly::is_on()
+    // Nobody wants to know where nodes come from, and every tensor that requires grad has its history.
+    let is_plain = !anomaly::is_on() && !state::is_in_foreign_kernel();
+    let known = resolve::known(call);
+    if let Some(rule) = known.and_then(|k| k.expression)
+        && is_plain
         && !tape::hooks_active()
-        && !state::is_in_foreign_kernel()
     {
         return rule.record(call, rets);
     }
     if call.def.effects.mutates {
         return inplace::autograd(call, rets);
     }
-    let Some(rule) = resolve(call)? else { return redispatch(call, DispatchKey::Autograd, rets) };
+    let Some(rule) = resolve::resolve_with(known, call)? else {
+        return redispatch(call, DispatchKey::Autograd, rets);
+    };
+    if rule.short
+        && is_plain
+        && let Some(set) = single::requiring(call.args)
+        && let Some(bits) = rule.get().short_bits(call)
+    {
+        return single::record(call, rule, set & rule.args, bits, rets);
+    }
+    record(rule, call, rets)
+}
+
+/// Any call, in full.
+#[inline(never)]
+fn record(rule: &Rule, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let mut draft = Scratch::default();
     let Scratch { edges, saved } = &mut draft;
     tape::collect_edges(call, rule.args, edges)?;

@@ -208,8 +208,18 @@ pub(crate) fn rebase(t: &Tensor, node: NodeRef, nr: u32) {
 }
 
 /// Where a gradient with respect to `t` goes. The caller knows that `t` requires grad.
-#[inline]
+#[inline(always)]
 pub(crate) fn gradient_edge(t: &Tensor) -> Result<(NodeRef, u32)> {
+    match Part::of(t) {
+        Some(Part::Made(node)) if t.storage().version() == 0 || node.is_leaf() => {
+            Ok((NodeRef::clone(&node), 0))
+        }
+        _ => other_edge(t),
+    }
+}
+
+#[inline(never)]
+fn other_edge(t: &Tensor) -> Result<(NodeRef, u32)> {
     let Some((node, nr, version)) = history(t) else { return accumulator(t) };
     if version != t.storage().version() && !node.is_leaf() {
         check_stale(t, &node, version)?;

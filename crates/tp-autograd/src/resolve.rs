@@ -13,36 +13,36 @@ use tp_dispatch::{Call, Error, GradSpec, OpDef, Result};
 /// The rule for a call; None when the op is not differentiable.
 pub(crate) type Found<'c> = Option<&'c Rule>;
 
-struct Resolved {
+pub(crate) struct Resolved {
     /// Kept, so that its address names this definition for ever.
     def: Arc<OpDef>,
     rule: Option<Rule>,
     /// The same rule, where calls of the op can be recorded the short way.
-    expression: Option<&'static ExprRule>,
+    pub expression: Option<&'static ExprRule>,
 }
 
 const SLOTS: usize = 1024;
 
 static BUILT_IN: [AtomicPtr<Resolved>; SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS];
 
-/// What was resolved for the definition that a call uses, if it was.
+/// What was resolved for the definition that a call uses; None also before the op's first recorded call.
 #[inline]
-fn known(call: &Call<'_>) -> Option<&'static Resolved> {
+pub(crate) fn known(call: &Call<'_>) -> Option<&'static Resolved> {
     let slot = BUILT_IN.get(call.op.id().0 as usize)?;
     // SAFETY: entries are never freed.
     let hit = unsafe { slot.load(Ordering::Acquire).as_ref() }?;
     Arc::ptr_eq(&hit.def, call.def).then_some(hit)
 }
 
-/// The rule of a call that can be recorded the short way; None also before the op's first recorded call.
-#[inline]
-pub(crate) fn expression(call: &Call<'_>) -> Option<&'static ExprRule> {
-    known(call)?.expression
-}
-
 #[inline]
 pub(crate) fn resolve<'c>(call: &Call<'c>) -> Result<Found<'c>> {
-    match known(call) {
+    resolve_with(known(call), call)
+}
+
+/// As `resolve`, with what `known` gave.
+#[inline]
+pub(crate) fn resolve_with<'c>(known: Option<&'static Resolved>, call: &Call<'c>) -> Result<Found<'c>> {
+    match known {
         Some(hit) => Ok(hit.rule.as_ref()),
         None => find(call),
     }

@@ -47,7 +47,18 @@ pub trait VjpRule: Send + Sync {
         self.is_foreign()
     }
 
-    /// It holds objects of the host language.
+    /// Some calls are recorded with bits and specs alone: `short_bits` says which.
+    fn is_short(&self) -> bool {
+        false
+    }
+
+    /// The bits to keep of a call that returns one tensor, if it needs nothing else of what `save_inputs` and
+    /// `save_outputs` would save.
+    fn short_bits(&self, _call: &Call<'_>) -> Option<u64> {
+        None
+    }
+
+    /// It holds objects of the host language that nobody else does.
     fn reaches_host(&self) -> bool {
         false
     }
@@ -91,13 +102,20 @@ pub(crate) struct Rule {
     pub handle: RuleHandle,
     pub args: u64,
     pub specs: bool,
+    pub short: bool,
     pub reaches_host: bool,
 }
 
 impl Rule {
     pub fn of(handle: RuleHandle) -> Rule {
         let r = handle.get();
-        Rule { args: r.args(), specs: r.keeps_specs(), reaches_host: r.reaches_host(), handle }
+        Rule {
+            args: r.args(),
+            specs: r.keeps_specs(),
+            short: r.is_short(),
+            reaches_host: r.reaches_host(),
+            handle,
+        }
     }
 
     #[inline]
@@ -234,7 +252,7 @@ impl<'a> BackwardCtx<'a> {
         self.node.specs().get(k)
     }
 
-    /// Spec of output `nr`, where the rule keeps specs.
+    /// Spec of output `nr`, where the rule keeps specs and the node has several outputs.
     pub fn output_spec(&self, nr: usize) -> Option<&'a Spec> {
         self.node.specs().get(self.edges().len() + nr)
     }
@@ -316,8 +334,13 @@ impl VjpRule for LeafRule {
     }
 }
 
-pub(crate) static MISSING_RULE: Rule =
-    Rule { handle: RuleHandle::Static(&MissingRule), args: u64::MAX, specs: false, reaches_host: false };
+pub(crate) static MISSING_RULE: Rule = Rule {
+    handle: RuleHandle::Static(&MissingRule),
+    args: u64::MAX,
+    specs: false,
+    short: false,
+    reaches_host: false,
+};
 pub(crate) static LEAF: LeafRule = LeafRule;
 
 /// The error for a rule that gave another number of gradients than the op has inputs.

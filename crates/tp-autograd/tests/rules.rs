@@ -72,7 +72,7 @@ impl VjpRule for Gives {
         out: &mut Gradients<'_>,
     ) -> Result<()> {
         assert_eq!(ctx.input_spec(0).unwrap().sizes.as_slice(), &[2]);
-        assert_eq!(ctx.output_spec(0).unwrap().dtype, DType::F64);
+        assert!(ctx.output_spec(0).is_none(), "an only output has its gradient whenever backward runs");
         out.set(0, (self.0)(grads[0].as_ref().unwrap()));
         Ok(())
     }

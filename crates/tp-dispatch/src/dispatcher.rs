@@ -151,8 +151,26 @@ pub fn redispatch_args(
     host: HostArgs,
     rets: &mut Rets,
 ) -> Result<()> {
+    let keys = (call.keys & KeySet::below(key)) | state::with(CallState::slow_bit);
+    // Whoever looked the table up is still inside dispatch.
+    if let Some(table) = call.table
+        && let Some(def) = &table.def
+    {
+        return table.run(&Call { op: call.op, def, args, keys, host, table: call.table }, rets);
+    }
+    redispatch_anew(call, keys, args, host, rets)
+}
+
+/// As `redispatch_args`, for a call that did not come through the dispatcher.
+#[cold]
+fn redispatch_anew(
+    call: &Call<'_>,
+    keys: KeySet,
+    args: &[Arg<'_>],
+    host: HostArgs,
+    rets: &mut Rets,
+) -> Result<()> {
     state::with(|s| {
-        let keys = (call.keys & KeySet::below(key)) | s.slow_bit();
         let _inside = s.enter();
         // SAFETY: inside dispatch.
         let table = unsafe { call.op.table() };

@@ -50,17 +50,71 @@ impl Preference {
 pub type Sink = Arc<Mutex<Vec<CallEvent>>>;
 
 pub struct CallState {
-    include: Cell<u16>,
-    exclude: Cell<u16>,
-    grad: Cell<bool>,
-    /// `!exclude`, without Autograd when grad mode is off: kept ready for the fast path.
-    allow: Cell<u16>,
+    modes: Cell<Modes>,
     depth: Cell<*const AtomicU32>,
     backward: Cell<u32>,
     /// What autocast casts to, in the encoding of whoever installs that layer; 0 when off.
     autocast: Cell<u32>,
     /// The innermost foreign kernel that runs; null outside of any.
     kernel: Cell<*const ForeignKernel>,
+}
+
+/// Included and excluded keys and grad mode in one word, so that a scope saves and restores them at once.
+#[derive(Clone, Copy)]
+struct Modes(u64);
+
+impl Modes {
+    const EXCLUDE: u32 = 16;
+    /// `!exclude`, without Autograd when grad mode is off: kept ready for the fast path.
+    const ALLOW: u32 = 32;
+    const GRAD: u64 = 1 << 48;
+    const SLOW: u64 = DispatchKey::Slow.set().0 as u64;
+
+    const fn new(include: u16, exclude: u16, grad: bool) -> Modes {
+        let off = if grad { 0 } else { DispatchKey::Autograd.set().0 };
+        let allow = !(exclude | off);
+        Modes(
+            include as u64
+                | (exclude as u64) << Modes::EXCLUDE
+                | (allow as u64) << Modes::ALLOW
+                | if grad { Modes::GRAD } else { 0 },
+        )
+    }
+
+    #[inline(always)]
+    fn include(self) -> u16 {
+        self.0 as u16
+    }
+
+    #[inline(always)]
+    fn exclude(self) -> u16 {
+        (self.0 >> Modes::EXCLUDE) as u16
+    }
+
+    #[inline(always)]
+    fn allow(self) -> u16 {
+        (self.0 >> Modes::ALLOW) as u16
+    }
+
+    #[inline(always)]
+    fn grad(self) -> bool {
+        self.0 & Modes::GRAD != 0
+    }
+
+    #[inline(always)]
+    fn with_grad(self, on: bool) -> Modes {
+        Modes::new(self.include(), self.exclude(), on)
+    }
+
+    /// Inside of a foreign kernel: grad mode off, Autograd neither included nor excluded, Capture passed by.
+    #[inline(always)]
+    fn in_kernel(self) -> Modes {
+        const AUTOGRAD: u64 = DispatchKey::Autograd.set().0 as u64;
+        const CAPTURE: u64 = DispatchKey::Capture.set().0 as u64;
+        const OFF: u64 = AUTOGRAD | CAPTURE;
+        const CLEAR: u64 = OFF | AUTOGRAD << Modes::EXCLUDE | OFF << Modes::ALLOW | Modes::GRAD;
+        Modes(self.0 & !CLEAR | CAPTURE << Modes::EXCLUDE)
+    }
 }
 
 /// A foreign kernel that is running: its arguments, and the kernel around it.
@@ -95,10 +149,7 @@ pub fn with<R>(f: impl FnOnce(&CallState) -> R) -> R {
 impl CallState {
     const fn new() -> CallState {
         CallState {
-            include: Cell::new(0),
-            exclude: Cell::new(0),
-            grad: Cell::new(true),
-            allow: Cell::new(KeySet::ALL.0),
+            modes: Cell::new(Modes::new(0, !KeySet::ALL.0, true)),
             depth: Cell::new(std::ptr::null()),
             backward: Cell::new(0),
             autocast: Cell::new(0),
@@ -109,12 +160,13 @@ impl CallState {
     /// The keys a call passes, given the union of its tensors' keys.
     #[inline(always)]
     pub fn effective(&self, tensors: u16) -> KeySet {
-        KeySet((tensors | self.include.get()) & self.allow.get())
+        let modes = self.modes.get();
+        KeySet((tensors | modes.include()) & modes.allow())
     }
 
     #[inline]
     pub fn slow_bit(&self) -> KeySet {
-        KeySet(self.include.get()) & DispatchKey::Slow.set()
+        KeySet(self.modes.get().include()) & DispatchKey::Slow.set()
     }
 
     /// Marks the thread as inside dispatch: tables it reads stay alive until the guard is dropped.
@@ -134,14 +186,9 @@ impl CallState {
         InDispatch { depth: slot, outer: n }
     }
 
-    fn refresh(&self) {
-        let grad = if self.grad.get() { KeySet::EMPTY } else { DispatchKey::Autograd.set() };
-        self.allow.set((!(KeySet(self.exclude.get()) | grad)).0);
-    }
-
     fn set_slow(&self, slow: bool) {
-        let bit = DispatchKey::Slow.set().0;
-        self.include.set(if slow { self.include.get() | bit } else { self.include.get() & !bit });
+        let modes = self.modes.get().0 & !Modes::SLOW;
+        self.modes.set(Modes(modes | if slow { Modes::SLOW } else { 0 }));
     }
 }
 
@@ -162,51 +209,44 @@ impl Drop for InDispatch {
 
 #[inline]
 pub fn is_grad_enabled() -> bool {
-    with(|s| s.grad.get())
+    with(|s| s.modes.get().grad())
 }
 
 /// Sets grad mode and returns the mode before.
 #[inline]
 pub fn set_grad_enabled(on: bool) -> bool {
     with(|s| {
-        let before = s.grad.replace(on);
-        if before != on {
-            s.refresh();
+        let before = s.modes.get();
+        if before.grad() != on {
+            s.modes.set(before.with_grad(on));
         }
-        before
+        before.grad()
     })
 }
 
-/// Keys added to and taken from every call of this thread while it lives.
-pub struct KeyGuard {
-    include: u16,
-    exclude: u16,
-    grad: bool,
-}
+/// Keys added to and taken from every call of this thread while it lives; grad mode is restored with them.
+pub struct KeyGuard(Modes);
 
 impl KeyGuard {
     #[inline]
     pub fn new(include: KeySet, exclude: KeySet) -> KeyGuard {
         with(|s| {
-            let guard = KeyGuard { include: s.include.get(), exclude: s.exclude.get(), grad: s.grad.get() };
-            s.include.set((s.include.get() | include.0) & !exclude.0);
-            s.exclude.set((s.exclude.get() | exclude.0) & !include.0);
-            s.refresh();
-            guard
+            let before = s.modes.get();
+            let included = (before.include() | include.0) & !exclude.0;
+            let excluded = (before.exclude() | exclude.0) & !include.0;
+            s.modes.set(Modes::new(included, excluded, before.grad()));
+            KeyGuard(before)
         })
     }
 
     /// What a foreign function runs under: grad mode off, Autograd and Capture passed by.
     #[inline]
     pub fn foreign_kernel() -> KeyGuard {
-        const OFF: KeySet = KeySet(DispatchKey::Autograd.set().0 | DispatchKey::Capture.set().0);
+        const OFF: u16 = DispatchKey::Autograd.set().0 | DispatchKey::Capture.set().0;
         with(|s| {
-            let guard =
-                KeyGuard { include: s.include.get(), exclude: s.exclude.get(), grad: s.grad.replace(false) };
-            s.include.set(s.include.get() & !OFF.0);
-            s.exclude.set(s.exclude.get() | OFF.0);
-            s.allow.set(s.allow.get() & !OFF.0);
-            guard
+            let before = s.modes.get();
+            s.modes.set(Modes::new(before.include() & !OFF, before.exclude() | OFF, false));
+            KeyGuard(before)
         })
     }
 }
@@ -216,13 +256,10 @@ impl KeyGuard {
 /// is their only derivative.
 #[inline(always)]
 pub fn in_foreign_kernel<R>(args: &[Arg<'_>], body: impl FnOnce() -> R) -> R {
-    const OFF: KeySet = KeySet(DispatchKey::Autograd.set().0 | DispatchKey::Capture.set().0);
     with(|s| {
-        let _guard =
-            KeyGuard { include: s.include.get(), exclude: s.exclude.get(), grad: s.grad.replace(false) };
-        s.include.set(s.include.get() & !OFF.0);
-        s.exclude.set((s.exclude.get() & !DispatchKey::Autograd.set().0) | DispatchKey::Capture.set().0);
-        s.allow.set(s.allow.get() & !OFF.0);
+        let before = s.modes.get();
+        let _guard = KeyGuard(before);
+        s.modes.set(before.in_kernel());
         let frame = ForeignKernel { args: args.as_ptr().cast(), count: args.len(), outer: s.kernel.get() };
         let _running = Running(s.kernel.replace(&frame));
         body()
@@ -268,11 +305,8 @@ impl Drop for KeyGuard {
     fn drop(&mut self) {
         with(|s| {
             // The slow bit follows its own contexts, which may have begun or ended inside.
-            let slow = s.include.get() & DispatchKey::Slow.set().0;
-            s.include.set((self.include & !DispatchKey::Slow.set().0) | slow);
-            s.exclude.set(self.exclude);
-            s.grad.set(self.grad);
-            s.refresh();
+            let slow = s.modes.get().0 & Modes::SLOW;
+            s.modes.set(Modes(self.0.0 & !Modes::SLOW | slow));
         });
     }
 }
@@ -281,14 +315,14 @@ impl Drop for KeyGuard {
 /// end after scopes that began later.
 pub fn set_included(key: DispatchKey, on: bool) -> bool {
     with(|s| {
-        let before = KeySet(s.include.get()).contains(key);
-        let bit = key.set().0;
-        s.include.set(if on { s.include.get() | bit } else { s.include.get() & !bit });
-        if on {
-            s.exclude.set(s.exclude.get() & !bit);
-            s.refresh();
-        }
-        before
+        let (modes, bit) = (s.modes.get(), key.set().0);
+        let (include, exclude) = if on {
+            (modes.include() | bit, modes.exclude() & !bit)
+        } else {
+            (modes.include() & !bit, modes.exclude())
+        };
+        s.modes.set(Modes::new(include, exclude, modes.grad()));
+        modes.include() & bit != 0
     })
 }
 
@@ -306,7 +340,7 @@ pub fn set_autocast(word: u32) -> u32 {
 
 /// True while this thread includes `key` in every call.
 pub fn includes(key: DispatchKey) -> bool {
-    with(|s| KeySet(s.include.get()).contains(key))
+    with(|s| KeySet(s.modes.get().include()).contains(key))
 }
 
 /// Marks calls of this thread as part of a backward pass while it lives.

@@ -78,20 +78,26 @@ fn add(sum: Tensor, grad: Tensor) -> Result<Tensor> {
 /// one is added in place, so that the user's `.grad` stays the same tensor, unless it has a history of its own.
 /// No lock is held while ops run: what another thread stored meanwhile is taken out and added too.
 pub(super) fn into_leaf(node: &NodeRef, leaf: &Leaf, grad: Tensor) -> Result<()> {
+    let added = match leaf.grad.lock().peek() {
+        Some(old) => !state::is_grad_enabled() && is_ours(old) && add_small(old, &grad),
+        None => false,
+    };
+    if added { Ok(()) } else { into_leaf_by_ops(node, leaf, grad) }
+}
+
+#[inline(never)]
+fn into_leaf_by_ops(node: &NodeRef, leaf: &Leaf, grad: Tensor) -> Result<()> {
     let mut grad = grad;
     loop {
         let before = leaf.grad.lock().take().into_tensor();
-        let sum = match before {
-            Some(old) if !state::is_grad_enabled() && is_ours(&old) && add_small(&old, &grad) => old,
-            before => match combine(before.as_ref(), &grad) {
-                Ok(Some(sum)) => sum,
-                Ok(None) => grad,
-                Err(e) => {
-                    let none = std::mem::replace(&mut *leaf.grad.lock(), Kept::new(before));
-                    drop(none);
-                    return Err(e);
-                }
-            },
+        let sum = match combine(before.as_ref(), &grad) {
+            Ok(Some(sum)) => sum,
+            Ok(None) => grad,
+            Err(e) => {
+                let none = std::mem::replace(&mut *leaf.grad.lock(), Kept::new(before));
+                drop(none);
+                return Err(e);
+            }
         };
         if sum.requires_grad() {
             meta::keeps(node, &sum);

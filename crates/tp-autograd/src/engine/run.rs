@@ -240,7 +240,7 @@ impl Run {
 
     #[inline]
     fn pass_on(&mut self, node: &NodeRef, mut out: Gradients<'_>) -> Result<()> {
-        let foreign = node.rule().is_foreign();
+        let foreign = node.has_shared_rule() && node.rule().is_foreign();
         for (k, edge) in node.edges().iter().enumerate() {
             let Some(mut grad) = out.slots[k].take() else { continue };
             if foreign {

@@ -241,6 +241,29 @@ impl VjpRule for ExprRule {
         let Some(Some(grad)) = grads.first() else { return Ok(()) };
         let (edges, bits) = (ctx.edges(), ctx.bits());
         let plan = self.plan(edges);
+        if let [e] = edges
+            && bits & 1 == 0
+            && let Some(Some(formula)) = self.formulas.get(e.arg())
+            && let Some(g) = self.single(ctx, formula, grad, plan)?
+        {
+            out.put(0, Some(like_operand(g, bits, 0)?));
+            return Ok(());
+        }
+        self.backward_each(ctx, grad, plan, out)
+    }
+}
+
+impl ExprRule {
+    /// The gradient of every edge.
+    #[inline(never)]
+    fn backward_each(
+        &self,
+        ctx: &BackwardCtx<'_>,
+        grad: &Tensor,
+        plan: &Plan,
+        out: &mut Gradients<'_>,
+    ) -> Result<()> {
+        let (edges, bits) = (ctx.edges(), ctx.bits());
         let mut sizes = plan.numbers as usize;
         let mut variables = None;
         for (k, e) in edges.iter().enumerate() {
@@ -253,12 +276,18 @@ impl VjpRule for ExprRule {
                 g = ops::sum_to_size(g, ctx.ints(sizes))?;
                 sizes += 1;
             }
-            let code = (bits >> (DTYPE_SHIFT + 4 * k) & 15) as u8;
-            if g.dtype() as u8 != code {
-                g = ops::astype(g, DType::from_code(code).unwrap_or(grad.dtype()))?;
-            }
-            out.put(k, Some(g));
+            out.put(k, Some(like_operand(g, bits, k)?));
         }
         Ok(())
+    }
+}
+
+/// A gradient in the dtype that a node's bits give for the operand of edge `k`.
+#[inline]
+fn like_operand(g: Tensor, bits: u64, k: usize) -> Result<Tensor> {
+    let code = (bits >> (DTYPE_SHIFT + 4 * k) & 15) as u8;
+    match DType::from_code(code) {
+        Some(dtype) if dtype != g.dtype() => ops::astype(g, dtype),
+        _ => Ok(g),
     }
 }

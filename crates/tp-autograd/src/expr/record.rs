@@ -1,11 +1,10 @@
-//! Recording a pointwise call the short way. Most of a tape are such nodes, so everything is written straight into
-//! the node; what is saved, and in which order, is what `save_inputs` and `save_outputs` of the rule say.
+//! Recording a pointwise call the short way: what is saved, and in which order, is what `save_inputs` and
+//! `save_outputs` of the rule say.
 
 use super::{DTYPE_SHIFT, ExprRule};
-use crate::meta;
 use crate::rule::RuleHandle;
-use crate::tape::{self, Counts, Draft, Edge, Head, Node, SavedTensor, flag};
-use std::ptr;
+use crate::tape::single::{self, Kept, for_each_bit};
+use crate::tape::{self, Draft, SavedTensor};
 use tp_dispatch::dispatcher::redispatch_short;
 use tp_dispatch::{Arg, Call, DispatchKey, Error, Result, Rets, Value, push_tensor, redispatch};
 use tp_tensor::{Scalar, Tensor};
@@ -43,20 +42,10 @@ pub(super) fn plans(uses: &[u64], tensors: u64) -> Plans {
     plans
 }
 
-/// Calls `f` with the positions of the bits of `set`, lowest first.
-#[inline(always)]
-fn for_each_bit(set: usize, mut f: impl FnMut(usize)) {
-    let mut left = set;
-    while left != 0 {
-        f(left.trailing_zeros() as usize);
-        left &= left - 1;
-    }
-}
-
 impl ExprRule {
     /// Runs a call and records it. Not for ops that write, and not while hooks or anomaly mode are in force.
     pub(crate) fn record(&'static self, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-        let mut set = 0;
+        let mut set = 0u64;
         for (i, arg) in call.args.iter().enumerate().take(MOST) {
             if let Arg::Tensor(t) = arg
                 && t.requires_grad()
@@ -64,7 +53,7 @@ impl ExprRule {
                 set |= 1 << i;
             }
         }
-        let set = set & self.args as usize;
+        let set = set & self.args;
         match redispatch_short(call, DispatchKey::Autograd) {
             Some(out) => {
                 if set != 0 && tape::differentiable(&out) {
@@ -78,7 +67,7 @@ impl ExprRule {
     }
 
     #[inline(never)]
-    fn record_long(&'static self, call: &Call<'_>, rets: &mut Rets, set: usize) -> Result<()> {
+    fn record_long(&'static self, call: &Call<'_>, rets: &mut Rets, set: u64) -> Result<()> {
         redispatch(call, DispatchKey::Autograd, rets)?;
         match rets.as_slice() {
             [Value::Tensor(out)] if set == 0 || !tape::differentiable(out) => Ok(()),
@@ -87,51 +76,21 @@ impl ExprRule {
         }
     }
 
-    fn tie(&'static self, call: &Call<'_>, out: &Tensor, set: usize) -> Result<()> {
-        let plan = &self.plans[set];
+    fn tie(&'static self, call: &Call<'_>, out: &Tensor, set: u64) -> Result<()> {
+        let plan = &self.plans[set as usize & (self.plans.len() - 1)];
         let (bits, reduced) = operand_bits(call, out, set);
-        let counts = Counts {
-            outputs: 1,
-            edges: plan.edges,
-            saved: plan.tensors,
+        let kept = Kept {
+            bits,
+            tensors: plan.tensors,
             values: plan.numbers + reduced,
             specs: false,
+            reaches: plan.tensors != 0 && saves_tracked(call, plan.uses),
         };
-        let head = Head { op: Some(call.op), bits, flags: 0, seq: 0, extra: ptr::null_mut() };
-        let mut draft = Draft::new(&RuleHandle::Static(self), &head, &counts)?;
-        // SAFETY: as many writes as counted: one per saved variable by its kind, one per reduced operand, and one per
-        // edge before the node is finished.
-        unsafe {
-            save(call, out, plan.uses, set, bits, &mut draft);
-            let (mut newest, mut reaches, mut left) =
-                (0, plan.tensors != 0 && saves_tracked(call, plan.uses), set);
-            while left != 0 {
-                let i = left.trailing_zeros() as usize;
-                left &= left - 1;
-                let Some(t) = call.opt_tensor(i) else { continue };
-                match meta::gradient_edge(t) {
-                    Ok((node, nr)) => {
-                        newest = newest.max(node.seq());
-                        reaches |= node.reaches_host();
-                        draft.edge(Edge::new(node, nr, i, 0));
-                    }
-                    Err(e) => {
-                        draft.abandon(&counts);
-                        return Err(e);
-                    }
-                }
-            }
-            let mut flags = if reaches { flag::REACHES } else { 0 };
-            if out.is_view() && call.opt_tensor(0).is_some_and(|x| x.shares_storage(out)) {
-                flags |= flag::VIEW;
-            }
-            let node = draft.finish_with(tape::tick(newest), flags);
-            if reaches {
-                Node::list(&node);
-            }
-            meta::set_history(out, node, 0);
-        }
-        Ok(())
+        let rule = RuleHandle::Static(self);
+        // SAFETY: as many writes as counted: one per saved variable by its kind, one per reduced operand.
+        single::tie(call, out, set, &rule, &kept, |draft| unsafe {
+            save(call, out, plan.uses, set, bits, draft);
+        })
     }
 }
 
@@ -143,7 +102,7 @@ fn saves_tracked(call: &Call<'_>, uses: u64) -> bool {
 
 /// The node's bits, and how many operands were broadcast.
 #[inline]
-fn operand_bits(call: &Call<'_>, out: &Tensor, set: usize) -> (u64, u32) {
+fn operand_bits(call: &Call<'_>, out: &Tensor, set: u64) -> (u64, u32) {
     let (mut bits, mut reduced, mut k) = (0, 0, 0);
     for_each_bit(set, |i| {
         if let Some(t) = call.opt_tensor(i) {
@@ -163,10 +122,10 @@ fn operand_bits(call: &Call<'_>, out: &Tensor, set: usize) -> (u64, u32) {
 /// # Safety
 /// The draft has room for them.
 #[inline(always)]
-unsafe fn save(call: &Call<'_>, out: &Tensor, uses: u64, set: usize, bits: u64, draft: &mut Draft) {
+unsafe fn save(call: &Call<'_>, out: &Tensor, uses: u64, set: u64, bits: u64, draft: &mut Draft) {
     // SAFETY: the caller's promise.
     unsafe {
-        for_each_bit(uses as usize, |i| match call.args.get(i) {
+        for_each_bit(uses, |i| match call.args.get(i) {
             None => draft.save(SavedTensor::output(out, 0)),
             Some(Arg::Tensor(t)) => draft.save(SavedTensor::input(t)),
             Some(Arg::Scalar(s)) => draft.value(Value::Scalar(*s)),

@@ -24,6 +24,8 @@ pub(crate) struct Named {
     /// Saves output 0 as well, behind the inputs.
     saves_output: bool,
     specs: bool,
+    /// Calls of which nothing is saved.
+    saves_nothing: Option<fn(&Call<'_>) -> bool>,
     back: fn(&BackwardCtx<'_>, &Tensor, &mut Gradients<'_>) -> Result<()>,
 }
 
@@ -34,7 +36,7 @@ impl Named {
         save: fn(&Call<'_>, &mut Saver<'_>) -> Result<()>,
         back: fn(&BackwardCtx<'_>, &Tensor, &mut Gradients<'_>) -> Result<()>,
     ) -> Named {
-        Named { name, args, save, saves_output: false, specs: false, back }
+        Named { name, args, save, saves_output: false, specs: false, saves_nothing: None, back }
     }
 
     const fn with_output(self) -> Named {
@@ -43,6 +45,11 @@ impl Named {
 
     const fn with_specs(self) -> Named {
         Named { specs: true, ..self }
+    }
+
+    /// Says which calls `save` does nothing for.
+    const fn saving_nothing(self, of: fn(&Call<'_>) -> bool) -> Named {
+        Named { saves_nothing: Some(of), ..self }
     }
 }
 
@@ -57,6 +64,14 @@ impl VjpRule for Named {
 
     fn keeps_specs(&self) -> bool {
         self.specs
+    }
+
+    fn is_short(&self) -> bool {
+        self.saves_nothing.is_some()
+    }
+
+    fn short_bits(&self, call: &Call<'_>) -> Option<u64> {
+        self.saves_nothing.is_some_and(|of| of(call)).then_some(0)
     }
 
     fn save_inputs(&self, call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {

@@ -9,7 +9,7 @@ use tp_dispatch::{Arg, Call, Result, state};
 use tp_tensor::{DType, Dims, Scalar, Tensor};
 
 pub(super) static RULES: &[Named] = &[
-    Named::new("sum", 1, save_sum, sum).with_specs(),
+    Named::new("sum", 1, save_sum, sum).with_specs().saving_nothing(is_over_all),
     Named::new("mean", 1, save_mean, mean).with_specs(),
     Named::new("max", 1, save_extremum, extremum).with_specs().with_output(),
     Named::new("min", 1, save_extremum, extremum).with_specs().with_output(),
@@ -51,8 +51,13 @@ fn spread(ctx: &BackwardCtx<'_>, reduced: &Tensor) -> Result<Tensor> {
     ops::expand(&with_axes(ctx, reduced)?, ctx.input_sizes(0))
 }
 
+/// Over all axes: the sizes in the spec say enough.
+fn is_over_all(call: &Call<'_>) -> bool {
+    matches!(call.args.get(1), Some(Arg::None))
+}
+
 fn save_sum(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
-    if !matches!(call.args.get(1), Some(Arg::None)) {
+    if !is_over_all(call) {
         save_axes(call, saver, 3)?;
     }
     Ok(())

@@ -124,7 +124,7 @@ impl Node {
     pub unsafe fn reclaim(node: NonNull<Node>) {
         // SAFETY: the caller's promise; header and flags outlive what they counted.
         unsafe {
-            let layout = node.as_ref().counts().layout();
+            let layout = node.as_ref().layout();
             pool::node_free(node.cast(), layout);
         }
     }

@@ -10,6 +10,7 @@ mod node;
 mod packed;
 mod record;
 mod saved;
+pub(crate) mod single;
 
 pub use extra::{GradHook, HookId, Label, NodeExtra, Spec};
 pub use handle::NodeRef;
@@ -19,10 +20,10 @@ pub use packed::{SavedHooks, SavedTensorsHooks};
 pub use record::{Saver, record_node};
 pub use saved::SavedTensor;
 
-pub(crate) use draft::{Draft, Head};
+pub(crate) use draft::Draft;
 pub(crate) use extra::{GradSlot, Leaf};
 pub(crate) use handle::Claim;
-pub(crate) use node::{Counts, flag, tick};
+pub(crate) use node::flag;
 pub(crate) use packed::{is_active as hooks_active, unpack};
 pub(crate) use record::{Edges, Recipe, Saved, collect_edges, differentiable, tie};
 pub(crate) use saved::Kept;

@@ -34,7 +34,7 @@ pub(crate) mod flag {
     pub const SHARED_RULE: u16 = 1 << 5;
     /// Somebody wants to see its gradients: hooks, or gradients that are kept.
     pub const WATCHED: u16 = 1 << 6;
-    /// It keeps a `Spec` per edge and per output.
+    /// It keeps a `Spec` per edge, and per output where there are several: an only output always has its gradient.
     pub const SPECS: u16 = 1 << 7;
     /// The host has its address: its block stays until the host gives it back.
     pub const LISTED: u16 = 1 << 8;
@@ -53,6 +53,8 @@ pub struct Node {
     pub(super) refs: AtomicU32,
     pub(super) flags: AtomicU16,
     pub(super) lock: AtomicBool,
+    /// The block's size in units of its alignment; 0 for one that is too large for that.
+    pub(super) units: u8,
     /// Greater than that of every node it has an edge to: decreasing order is a topological order.
     pub(super) seq: u64,
     pub(super) rule: NonNull<dyn VjpRule>,
@@ -119,13 +121,14 @@ pub(crate) struct Counts {
     pub edges: u32,
     pub saved: u32,
     pub values: u32,
-    /// With a spec per edge and per output.
+    /// With a spec per edge, and per output where there are several.
     pub specs: bool,
 }
 
 impl Counts {
     pub(super) fn specs(self) -> usize {
-        if self.specs { self.edges as usize + self.outputs as usize } else { 0 }
+        let outputs = if self.outputs > 1 { self.outputs as usize } else { 0 };
+        if self.specs { self.edges as usize + outputs } else { 0 }
     }
 
     #[inline]
@@ -135,10 +138,18 @@ impl Counts {
             + self.saved as usize * size_of::<SavedTensor>()
             + self.values as usize * size_of::<Value>()
             + self.specs() * size_of::<Spec>();
-        // SAFETY: node parts are counted by u32, so the size cannot overflow; 16 is a power of two.
-        unsafe { Layout::from_size_align_unchecked(size_of::<Node>() + tail, 16) }
+        let size = (size_of::<Node>() + tail).next_multiple_of(ALIGN);
+        // SAFETY: node parts are counted by u32, so the size cannot overflow; the alignment is a power of two.
+        unsafe { Layout::from_size_align_unchecked(size, ALIGN) }
+    }
+
+    #[inline]
+    pub(super) fn units(self) -> u8 {
+        u8::try_from(self.layout().size() / ALIGN).unwrap_or(0)
     }
 }
+
+const ALIGN: usize = 16;
 
 impl Node {
     /// # Safety
@@ -147,27 +158,56 @@ impl Node {
         // SAFETY: the caller's promise; the counts are those the node was made with.
         unsafe {
             let n = node.as_ref();
-            let counts = n.counts();
-            for nr in 0..counts.outputs as usize {
-                ptr::drop_in_place(n.slots_ptr().add(nr));
+            let (outputs, edges) = (n.outputs as usize, n.edges as usize);
+            let slots = n.slots_ptr();
+            for nr in 0..outputs {
+                ptr::drop_in_place(slots.add(nr));
             }
-            for k in 0..counts.edges as usize {
-                ptr::drop_in_place(n.edges_ptr().add(k));
+            let edge = slots.add(outputs).cast::<Edge>();
+            for k in 0..edges {
+                ptr::drop_in_place(edge.add(k));
             }
-            if counts.saved | counts.values != 0 || counts.specs {
-                ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.saved_ptr(), counts.saved as usize));
-                ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.values_ptr(), counts.values as usize));
-                ptr::drop_in_place(ptr::slice_from_raw_parts_mut(n.specs_ptr(), counts.specs()));
+            let flags = n.flags.load(Ordering::Acquire);
+            if n.saved | n.values != 0 || flags & flag::SPECS != 0 {
+                n.drop_lists();
             }
             let extra = n.extra.load(Ordering::Acquire);
             if !extra.is_null() {
                 drop(Box::from_raw(extra));
             }
             n.drop_rule();
-            if n.flags.load(Ordering::Acquire) & flag::LISTED != 0 {
+            if flags & flag::LISTED != 0 {
                 n.flags.fetch_or(flag::DEAD, Ordering::Release);
             } else {
-                pool::node_free(node.cast(), counts.layout());
+                pool::node_free(node.cast(), n.layout());
+            }
+        }
+    }
+
+    /// The block's own.
+    #[inline]
+    pub(super) fn layout(&self) -> Layout {
+        match self.units {
+            0 => self.counts().layout(),
+            // SAFETY: the size of a block that exists.
+            units => unsafe { Layout::from_size_align_unchecked(usize::from(units) * ALIGN, ALIGN) },
+        }
+    }
+
+    /// Drops what was saved, and specs.
+    ///
+    /// # Safety
+    /// The node is going away.
+    unsafe fn drop_lists(&self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.saved | self.values != 0 {
+                ptr::drop_in_place(ptr::slice_from_raw_parts_mut(self.saved_ptr(), self.saved as usize));
+                ptr::drop_in_place(ptr::slice_from_raw_parts_mut(self.values_ptr(), self.values as usize));
+            }
+            if self.has(flag::SPECS) {
+                let specs = ptr::slice_from_raw_parts_mut(self.specs_ptr(), self.counts().specs());
+                ptr::drop_in_place(specs);
             }
         }
     }
@@ -264,8 +304,8 @@ impl Node {
         unsafe { std::slice::from_raw_parts(self.values_ptr(), self.values as usize) }
     }
 
-    /// What gradients of a foreign rule are checked against: the inputs behind the edges, then the outputs. Empty for
-    /// rules of ours.
+    /// What gradients of a foreign rule are checked against: the inputs behind the edges, then the outputs where there
+    /// are several. Empty for most rules of ours.
     pub fn specs(&self) -> &[Spec] {
         // SAFETY: written at creation, immutable since.
         unsafe { std::slice::from_raw_parts(self.specs_ptr(), self.counts().specs()) }
@@ -299,6 +339,12 @@ impl Node {
     #[inline]
     pub fn is_leaf(&self) -> bool {
         self.has(flag::LEAF)
+    }
+
+    /// Its rule may be somebody else's: those of ours that are static are not.
+    #[inline]
+    pub(crate) fn has_shared_rule(&self) -> bool {
+        self.has(flag::SHARED_RULE)
     }
 
     pub(crate) fn is_hidden(&self) -> bool {

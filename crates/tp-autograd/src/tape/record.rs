@@ -211,7 +211,8 @@ impl Recipe<'_> {
             }
             extra = Box::into_raw(rare);
         }
-        let (mut seq, mut reaches) = (0, rule.reaches_host);
+        // The rule of an op is the op's own, and the collector finds what it holds there.
+        let (mut seq, mut reaches) = (0, op.is_none() && rule.reaches_host);
         for e in edges.iter() {
             seq = seq.max(e.node.seq());
             reaches |= e.node.reaches_host();
@@ -228,7 +229,7 @@ impl Recipe<'_> {
         };
         let head = Head { op, bits: saved.bits, flags, seq: tick(seq), extra };
         let mut draft = Draft::new(&rule.handle, &head, &counts)?;
-        // SAFETY: exactly what was counted: a spec per edge and per output, then the lists themselves.
+        // SAFETY: exactly what was counted: as many specs as there are, then the lists themselves.
         let node = unsafe {
             if rule.specs {
                 let mut left = counts.specs();

@@ -168,6 +168,10 @@ impl Kept {
         self.0.raw().cloned()
     }
 
+    pub fn peek(&self) -> Option<&Tensor> {
+        self.0.raw()
+    }
+
     /// Moves it out. Nothing is dropped, so that a lock may be held.
     #[inline]
     pub fn take(&mut self) -> Kept {

@@ -25,8 +25,9 @@ pub struct PyRule {
     setup: Obj,
     pub(super) inputs: Vec<Input>,
     keyword_only: Vec<String>,
-    /// One entry per return: true for lists.
     returns: Vec<Return>,
+    /// One tensor, which is no tuple of one.
+    returns_tensor: bool,
 }
 
 /// One positional argument.
@@ -86,6 +87,7 @@ impl PyRule {
             inputs: positional.iter().map(input).collect(),
             keyword_only: keyword.iter().map(|a| a.name().to_string()).collect(),
             returns: schema.returns().iter().map(|r| return_kind(r.ty())).collect(),
+            returns_tensor: matches!(schema.returns(), [r] if *r.ty() == tp_dispatch::schema::ArgType::Tensor),
         }
     }
 
@@ -181,11 +183,20 @@ impl PyRule {
         self.inputs.iter().any(|i| i.kind == Kind::List)
     }
 
+    /// Which of the first arguments are floating tensors, as bits from the second on.
+    #[inline]
+    fn kinds(&self, call: &Call<'_>) -> u64 {
+        let first = call.args.iter().take(self.inputs.len().min(MASKED)).enumerate();
+        first.fold(0, |bits, (i, arg)| match arg {
+            Arg::Tensor(t) => bits | u64::from(t.dtype().is_float()) << (i + 1),
+            _ => bits,
+        })
+    }
+
     /// Keeps which arguments can have a gradient: floating tensors that are there; for a list, which of its items.
     fn keep_kinds(&self, call: &Call<'_>, saver: &mut Saver<'_>) {
         let can = |i: usize| matches!(call.args.get(i), Some(Arg::Tensor(t)) if t.dtype().is_float());
-        let masked = self.inputs.len().min(MASKED);
-        saver.set_bits((0..masked).fold(0, |bits, i| bits | u64::from(can(i)) << (i + 1)));
+        saver.set_bits(self.kinds(call));
         if self.inputs.len() > MASKED {
             saver.value(Value::Bools((MASKED..self.inputs.len()).map(can).collect()));
         }
@@ -338,8 +349,13 @@ impl VjpRule for PyRule {
         true
     }
 
-    fn reaches_host(&self) -> bool {
-        true
+    fn is_short(&self) -> bool {
+        let is_long = self.has_lists() || !self.keyword_only.is_empty() || self.inputs.len() > MASKED;
+        self.setup.is_null() && self.returns_tensor && !is_long
+    }
+
+    fn short_bits(&self, call: &Call<'_>) -> Option<u64> {
+        Some(self.kinds(call))
     }
 
     fn trace(&self, visit: &mut HostVisitor<'_>) {

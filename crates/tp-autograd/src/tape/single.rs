@@ -1,0 +1,127 @@
+//! Recording the short way: a call that returned one tensor, and of whose arguments only single tensors need gradients.
+//! Most of a tape are such nodes, so everything is written straight into the node.
+
+use super::draft::{Draft, Head};
+use super::extra::Spec;
+use super::node::{Counts, Edge, Node, flag, tick};
+use super::record::differentiable;
+use crate::meta;
+use crate::rule::{Rule, RuleHandle};
+use std::ptr;
+use tp_dispatch::dispatcher::redispatch_short;
+use tp_dispatch::{Arg, Call, DispatchKey, Error, Result, Rets, Value, push_tensor, redispatch};
+use tp_tensor::Tensor;
+
+/// No more arguments than a set of them has bits.
+const MOST: usize = 64;
+
+/// The arguments that are tensors and require grad, as bits; None where an item of a list does, or there are too many.
+#[inline(always)]
+pub(crate) fn requiring(args: &[Arg<'_>]) -> Option<u64> {
+    if args.len() > MOST {
+        return None;
+    }
+    let (mut set, mut in_list) = (0, false);
+    for (i, arg) in args.iter().enumerate() {
+        match arg {
+            Arg::Tensor(t) if t.requires_grad() => set |= 1 << i,
+            Arg::Tensors(_) | Arg::OptTensors(_) => arg.for_each_tensor(|t| in_list |= t.requires_grad()),
+            _ => {}
+        }
+    }
+    (!in_list).then_some(set)
+}
+
+/// Calls `f` with the positions of the bits of `set`, lowest first.
+#[inline(always)]
+pub(crate) fn for_each_bit(set: u64, mut f: impl FnMut(usize)) {
+    let mut left = set;
+    while left != 0 {
+        f(left.trailing_zeros() as usize);
+        left &= left - 1;
+    }
+}
+
+/// Runs a call whose rule keeps nothing of it but `bits` and specs, and records it where one of `set` needs a gradient.
+#[inline(always)]
+pub(crate) fn record(call: &Call<'_>, rule: &Rule, set: u64, bits: u64, rets: &mut Rets) -> Result<()> {
+    match redispatch_short(call, DispatchKey::Autograd) {
+        Some(out) => push_tensor(rets, out),
+        None => redispatch(call, DispatchKey::Autograd, rets)?,
+    }
+    let [Value::Tensor(out)] = rets.as_slice() else {
+        return Err(Error::internal("TP9008", "one tensor was expected").with_op(call.op.name()));
+    };
+    if set == 0 || !differentiable(out) {
+        return Ok(());
+    }
+    let kept = Kept { bits, specs: rule.specs, ..Kept::default() };
+    tie(call, out, set, &rule.handle, &kept, |_| {})
+}
+
+/// What a node keeps besides its edges.
+#[derive(Default)]
+pub(crate) struct Kept {
+    pub bits: u64,
+    pub tensors: u32,
+    pub values: u32,
+    /// With the spec of every input that needs a gradient.
+    pub specs: bool,
+    /// A tensor that is kept leads to host objects.
+    pub reaches: bool,
+}
+
+/// Gives `out` a node with an edge per argument in `set`. `fill` writes the tensors and values that `kept` counts.
+#[inline(always)]
+pub(crate) fn tie(
+    call: &Call<'_>,
+    out: &Tensor,
+    set: u64,
+    rule: &RuleHandle,
+    kept: &Kept,
+    fill: impl FnOnce(&mut Draft),
+) -> Result<()> {
+    let counts = Counts {
+        outputs: 1,
+        // Without an instruction for it, counting costs more than looking for the usual one.
+        edges: if set.is_power_of_two() { 1 } else { set.count_ones() },
+        saved: kept.tensors,
+        values: kept.values,
+        specs: kept.specs,
+    };
+    let head = Head { op: Some(call.op), bits: kept.bits, flags: 0, seq: 0, extra: ptr::null_mut() };
+    let mut draft = Draft::new(rule, &head, &counts)?;
+    fill(&mut draft);
+    let (mut newest, mut reaches, mut left) = (0, kept.reaches, set);
+    while left != 0 {
+        let i = left.trailing_zeros() as usize;
+        left &= left - 1;
+        let Some(t) = call.opt_tensor(i) else { continue };
+        match meta::gradient_edge(t) {
+            // SAFETY: one edge, and one spec where there are specs, per bit of the set: as counted.
+            Ok((node, nr)) => unsafe {
+                newest = newest.max(node.seq());
+                reaches |= node.reaches_host();
+                draft.edge(Edge::new(node, nr, i, 0));
+                if kept.specs {
+                    draft.spec(Spec::of(t));
+                }
+            },
+            Err(e) => {
+                draft.abandon(&counts);
+                return Err(e);
+            }
+        }
+    }
+    let mut flags = if reaches { flag::REACHES } else { 0 };
+    if out.is_view() && call.opt_tensor(0).is_some_and(|x| x.shares_storage(out)) {
+        flags |= flag::VIEW;
+    }
+    // SAFETY: everything that was counted is written.
+    let node = unsafe { draft.finish_with(tick(newest), flags) };
+    if reaches {
+        Node::list(&node);
+    }
+    meta::set_history(out, node, 0);
+    Ok(())
+}
