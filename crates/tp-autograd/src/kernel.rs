@@ -1,49 +1,23 @@
 //! The Autograd layer's kernel: runs the call below this layer, and records a node when an input needs a gradient.
 
 use crate::discard::is_spent;
-use crate::resolve;
-use crate::rule::Rule;
+use crate::resolve::{self, resolve};
 use crate::tape::{self, Edge, Edges, Recipe, Saved, Saver, flag, single};
 use crate::{anomaly, inplace};
 use std::mem::ManuallyDrop;
-use tp_dispatch::dispatcher::redispatch_short;
-use tp_dispatch::{Arg, Call, DispatchKey, Registry, Result, Rets, Value, push_tensor, redispatch, state};
+use tp_dispatch::{Arg, Call, DispatchKey, Registry, Result, Rets, Value, redispatch, state};
 use tp_tensor::Tensor;
 
 /// Installs the layer. Once at start-up, before or after ops are defined.
 pub fn install() {
-    Registry::global().install_layer(DispatchKey::Autograd, autograd);
+    Registry::global().install_layer_with(DispatchKey::Autograd, autograd, autograd_one);
 }
 
 fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-    // Nobody wants to know where nodes come from, and every tensor that requires grad has its history.
-    let is_plain = !anomaly::is_on() && !state::is_in_foreign_kernel();
-    let known = resolve::known(call);
-    if let Some(rule) = known.and_then(|k| k.expression)
-        && is_plain
-        && !tape::hooks_active()
-    {
-        return rule.record(call, rets);
-    }
     if call.def.effects.mutates {
         return inplace::autograd(call, rets);
     }
-    let Some(rule) = resolve::resolve_with(known, call)? else {
-        return redispatch(call, DispatchKey::Autograd, rets);
-    };
-    if rule.short
-        && is_plain
-        && let Some(set) = single::requiring(call.args)
-        && let Some(bits) = rule.get().short_bits(call)
-    {
-        return single::record(call, rule, set & rule.args, bits, rets);
-    }
-    record(rule, call, rets)
-}
-
-/// Any call, in full.
-#[inline(never)]
-fn record(rule: &Rule, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    let Some(rule) = resolve(call)? else { return redispatch(call, DispatchKey::Autograd, rets) };
     let mut draft = Scratch::default();
     let Scratch { edges, saved } = &mut draft;
     tape::collect_edges(call, rule.args, edges)?;
@@ -51,10 +25,7 @@ fn record(rule: &Rule, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
         return redispatch(call, DispatchKey::Autograd, rets);
     }
     rule.get().save_inputs(call, &mut Saver::new(edges, saved))?;
-    match redispatch_short(call, DispatchKey::Autograd) {
-        Some(out) => push_tensor(rets, out),
-        None => redispatch(call, DispatchKey::Autograd, rets)?,
-    }
+    redispatch(call, DispatchKey::Autograd, rets)?;
     rule.get().save_outputs(call, rets, &mut Saver::new(edges, saved))?;
     let (outputs, flags) = (count(rets), view_flag(call, rets));
     let recipe = Recipe { rule, op: Some(call.op), edges, saved, outputs, flags };
@@ -64,6 +35,25 @@ fn record(rule: &Rule, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     })?;
     tape::tie(node, rets, saved);
     Ok(())
+}
+
+/// A call that returns one tensor and is recorded the short way. Not while anything wants to see more of it: anomaly
+/// mode, hooks on saved tensors, a foreign kernel around it, for which some tensors have no history.
+fn autograd_one(call: &Call<'_>) -> Option<Result<Tensor>> {
+    if anomaly::is_on() || tape::hooks_active() || state::is_in_foreign_kernel() {
+        return None;
+    }
+    let known = resolve::known(call);
+    if let Some(rule) = known.and_then(|k| k.expression) {
+        return rule.record(call);
+    }
+    let rule = resolve::resolve_with(known, call).ok()??;
+    if !rule.short {
+        return None;
+    }
+    let set = single::requiring(call.args)?;
+    let bits = rule.get().short_bits(call)?;
+    single::record(call, rule, set & rule.args, bits)
 }
 
 /// What a node is made of, until it is. Emptied by then, as a rule, and then there is nothing to drop.

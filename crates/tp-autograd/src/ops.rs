@@ -112,7 +112,8 @@ pub(crate) fn reshape(x: &Tensor, sizes: &[i64]) -> Result<Tensor> {
 
 pub(crate) fn expand(x: &Tensor, sizes: &[i64]) -> Result<Tensor> {
     // Where no layer looks on, the call would do nothing but make this view.
-    let bare = x.keys() == keybits::CPU && state::with(|s| s.effective(keybits::CPU)) == DispatchKey::Cpu.set();
+    let bare =
+        x.keys() == keybits::CPU && state::with(|s| s.effective(keybits::CPU)) == DispatchKey::Cpu.set();
     if bare && let Some(view) = x.broadcast(sizes) {
         return Ok(view);
     }

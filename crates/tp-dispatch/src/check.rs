@@ -105,12 +105,17 @@ pub fn check_outputs(call: &Call<'_>, rets: &Rets, who: &'static str) -> Result<
     if let ([Value::Tensor(out)], [ret]) = (rets.as_slice(), declared)
         && *ret.ty() == ArgType::Tensor
         && ret.alias().is_none()
-        && !out.requires_grad()
-        && call.args.iter().all(|arg| is_apart(arg, out))
+        && is_new(call, out)
     {
         return Ok(());
     }
     check_all(call, rets, who)
+}
+
+/// Whether `out` surely is what a call may return that declares one new tensor.
+#[inline]
+pub fn is_new(call: &Call<'_>, out: &Tensor) -> bool {
+    !out.requires_grad() && call.args.iter().all(|arg| is_apart(arg, out))
 }
 
 #[inline(never)]

@@ -62,6 +62,15 @@ impl Session<'_> {
         if left == DispatchKey::Cpu.set() { short(args) } else { None }
     }
 
+    /// The result of a call of an op that returns one new tensor; see `OneFn`.
+    #[inline(always)]
+    pub fn one(&self, keys: ArgKeys, args: &[Arg<'_>], host: HostArgs) -> Option<Result<Tensor>> {
+        // SAFETY: as in `call_keyed`. Were the tensors on several devices, their keys would not be those of one.
+        let keys = unsafe { (*self.state).effective(keys.tensors) };
+        let table = Some(self.table);
+        self.table.one(&Call { op: self.op, def: self.def, args, keys, host, table })
+    }
+
     /// As `call`, for a caller that has the keys of the arguments already.
     #[inline(always)]
     pub fn call_keyed(&self, keys: ArgKeys, args: &[Arg<'_>], host: HostArgs, rets: &mut Rets) -> Result<()> {
@@ -122,18 +131,20 @@ pub fn call_one(op: OpHandle, args: &[Arg<'_>]) -> Result<Tensor> {
 
 #[inline(never)]
 fn one_of(session: &Session<'_>, keys: ArgKeys, args: &[Arg<'_>]) -> Result<Tensor> {
+    if let Some(out) = session.one(keys, args, HostArgs::NONE) {
+        return out;
+    }
     let mut rets = Rets::new();
     session.call_keyed(keys, args, HostArgs::NONE, &mut rets)?;
     crate::pop_only_tensor(&mut rets)
         .ok_or_else(|| Error::internal("TP9008", "one tensor was expected").with_op(session.op.name()))
 }
 
-/// The rest of a call below `key`, where that is the short form of the CPU's kernel and nothing else.
+/// Goes on below `key` with the same arguments, where the op returns one new tensor; see `OneFn`.
 #[inline(always)]
-pub fn redispatch_short(call: &Call<'_>, key: DispatchKey) -> Option<Tensor> {
-    let short = call.table?.short?;
-    let left = (call.keys & KeySet::below(key)) | state::with(CallState::slow_bit);
-    if left == DispatchKey::Cpu.set() { short(call.args) } else { None }
+pub fn redispatch_one(call: &Call<'_>, key: DispatchKey) -> Option<Result<Tensor>> {
+    let keys = (call.keys & KeySet::below(key)) | state::with(CallState::slow_bit);
+    call.table?.one(&Call { keys, ..*call })
 }
 
 /// Goes on below `key` with the same arguments.

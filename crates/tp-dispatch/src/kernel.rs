@@ -39,9 +39,17 @@ pub type KernelFn = fn(&Call<'_>, &mut Rets) -> Result<()>;
 /// call's record. None where the kernel itself has to run; it never fails and has no effects.
 pub type ShortFn = fn(&[Arg<'_>]) -> Option<Tensor>;
 
+/// A kernel, or a layer, for calls that return one new tensor, which needs no list then. None where the ordinary form
+/// has to do it; nothing was run in that case.
+pub type OneFn = fn(&Call<'_>) -> Option<Result<Tensor>>;
+
 /// A kernel with state: a host function, a compiled module.
 pub trait KernelObject: Send + Sync {
     fn call(&self, call: &Call<'_>, rets: &mut Rets) -> Result<()>;
+    /// See `OneFn`.
+    fn one(&self, _call: &Call<'_>) -> Option<Result<Tensor>> {
+        None
+    }
     fn short(&self) -> Option<ShortFn> {
         None
     }

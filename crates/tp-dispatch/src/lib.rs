@@ -31,7 +31,7 @@ pub use effects::Effects;
 pub use error::{Error, ErrorKind, Result};
 pub use grad::{GradRule, GradSpec};
 pub use host::{HostObject, HostVisitor};
-pub use kernel::{Call, FakeOut, FakeOuts, FakeRule, Kernel, KernelFn, Provenance, ShortFn};
+pub use kernel::{Call, FakeOut, FakeOuts, FakeRule, Kernel, KernelFn, OneFn, Provenance, ShortFn};
 pub use key::{DispatchKey, KeySet};
 pub use op::{OpDef, OpHandle, OpId};
 pub use outcome::{CallEvent, CodegenMarker, FallbackReason, Phase};

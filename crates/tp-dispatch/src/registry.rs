@@ -3,11 +3,11 @@
 
 use crate::epoch;
 use crate::error::{Error, Result};
-use crate::kernel::{Kernel, KernelFn, Provenance};
+use crate::kernel::{Kernel, KernelFn, OneFn, Provenance};
 use crate::key::{DispatchKey, KEY_COUNT};
 use crate::op::{OpDef, OpEntry, OpHandle, OpId, OpState};
 use crate::select::{KernelEntry, Predicate, Slot};
-use crate::table::{DispatchTable, Layers};
+use crate::table::{DispatchTable, Layer, Layers};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -225,7 +225,16 @@ impl Registry {
 
     /// Installs the fallback kernel of a layer, for every op.
     pub fn install_layer(&self, key: DispatchKey, kernel: KernelFn) {
-        self.layers.write()[key as usize] = Some(kernel);
+        self.install(key, Layer { call: kernel, one: None });
+    }
+
+    /// As `install_layer`, with a form for ops that return one tensor. Only the Autograd layer's is used.
+    pub fn install_layer_with(&self, key: DispatchKey, kernel: KernelFn, one: OneFn) {
+        self.install(key, Layer { call: kernel, one: Some(one) });
+    }
+
+    fn install(&self, key: DispatchKey, layer: Layer) {
+        self.layers.write()[key as usize] = Some(layer);
         let ops: Vec<OpHandle> = self.ops.read().values().copied().collect();
         for op in ops {
             op.update(|_| {});

@@ -6,12 +6,14 @@
 
 use crate::dispatcher;
 use crate::error::{Error, Result};
-use crate::kernel::{Call, Kernel, KernelFn, KernelObject, ShortFn};
+use crate::kernel::{Call, Kernel, KernelFn, KernelObject, OneFn, ShortFn};
 use crate::key::{DispatchKey, KEY_COUNT, KeySet};
 use crate::op::OpDef;
+use crate::schema::ArgType;
 use crate::select::{KernelEntry, Slot};
 use crate::value::Rets;
 use std::sync::Arc;
+use tp_tensor::Tensor;
 
 pub(crate) enum Cell {
     Fn(KernelFn),
@@ -28,10 +30,21 @@ pub struct DispatchTable {
     pub(crate) mutates: bool,
     /// The short form of the CPU's kernel, where that one takes every call.
     pub(crate) short: Option<ShortFn>,
+    /// The op writes to nothing and returns one tensor.
+    gives_one: bool,
+    /// The form of the Autograd layer for one tensor, where that layer has the op.
+    recorded: Option<OneFn>,
 }
 
-/// Fallback kernels of the layers, one per key.
-pub(crate) type Layers = [Option<KernelFn>; KEY_COUNT];
+/// The fallback kernel of a layer, and its form for one tensor if it has one.
+#[derive(Clone, Copy)]
+pub(crate) struct Layer {
+    pub call: KernelFn,
+    pub one: Option<OneFn>,
+}
+
+/// One per key.
+pub(crate) type Layers = [Option<Layer>; KEY_COUNT];
 
 impl DispatchTable {
     pub(crate) fn unregistered() -> DispatchTable {
@@ -41,6 +54,8 @@ impl DispatchTable {
             candidates: std::array::from_fn(|_| Box::default()),
             mutates: false,
             short: None,
+            gives_one: false,
+            recorded: None,
         }
     }
 
@@ -53,7 +68,31 @@ impl DispatchTable {
             Cell::Object(o) if !mutates => o.short(),
             _ => None,
         };
-        DispatchTable { def: Some(def), cells, candidates, mutates, short }
+        let gives_one = !mutates && matches!(def.schema.returns(), [r] if *r.ty() == ArgType::Tensor);
+        let autograd = DispatchKey::Autograd as usize;
+        let is_layers = candidates[autograd].is_empty();
+        let recorded = layers[autograd].filter(|_| is_layers && gives_one).and_then(|layer| layer.one);
+        DispatchTable { def: Some(def), cells, candidates, mutates, short, gives_one, recorded }
+    }
+
+    /// The result of a call that passes `call.keys`; see `OneFn`.
+    #[inline(always)]
+    pub(crate) fn one(&self, call: &Call<'_>) -> Option<Result<Tensor>> {
+        const CPU: KeySet = DispatchKey::Cpu.set();
+        const RECORDED: KeySet = KeySet(CPU.0 | DispatchKey::Autograd.set().0);
+        match call.keys {
+            CPU if self.gives_one => {
+                if let Some(out) = self.short.and_then(|short| short(call.args)) {
+                    return Some(Ok(out));
+                }
+                match &self.cells[DispatchKey::Cpu as usize] {
+                    Cell::Object(o) => o.one(call),
+                    _ => None,
+                }
+            }
+            RECORDED => (self.recorded?)(call),
+            _ => None,
+        }
     }
 
     /// Runs the cell of the highest key of `call.keys`.
@@ -94,7 +133,7 @@ fn cell_for(key: DispatchKey, candidates: &[Arc<KernelEntry>], layers: &Layers) 
         },
         Some(_) => Cell::Choose,
         None => Cell::Fn(match layers[key as usize] {
-            Some(f) => f,
+            Some(layer) => layer.call,
             None if KeySet::BACKENDS.contains(key) => dispatcher::no_kernel,
             None => dispatcher::fall_through,
         }),

@@ -5,8 +5,8 @@ use super::{DTYPE_SHIFT, ExprRule};
 use crate::rule::RuleHandle;
 use crate::tape::single::{self, Kept, for_each_bit};
 use crate::tape::{self, Draft, SavedTensor};
-use tp_dispatch::dispatcher::redispatch_short;
-use tp_dispatch::{Arg, Call, DispatchKey, Error, Result, Rets, Value, push_tensor, redispatch};
+use tp_dispatch::dispatcher::redispatch_one;
+use tp_dispatch::{Arg, Call, DispatchKey, Result, Value};
 use tp_tensor::{Scalar, Tensor};
 
 /// What a node keeps when the operands in one set need gradients: sets are numbered by the arguments as bits.
@@ -43,8 +43,9 @@ pub(super) fn plans(uses: &[u64], tensors: u64) -> Plans {
 }
 
 impl ExprRule {
-    /// Runs a call and records it. Not for ops that write, and not while hooks or anomaly mode are in force.
-    pub(crate) fn record(&'static self, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    /// Runs a call and records it. Not for ops that write, and not while hooks or anomaly mode are in force. None where
+    /// the call has no short form.
+    pub(crate) fn record(&'static self, call: &Call<'_>) -> Option<Result<Tensor>> {
         let mut set = 0u64;
         for (i, arg) in call.args.iter().enumerate().take(MOST) {
             if let Arg::Tensor(t) = arg
@@ -54,26 +55,17 @@ impl ExprRule {
             }
         }
         let set = set & self.args;
-        match redispatch_short(call, DispatchKey::Autograd) {
-            Some(out) => {
-                if set != 0 && tape::differentiable(&out) {
-                    self.tie(call, &out, set)?;
-                }
-                push_tensor(rets, out);
-                Ok(())
-            }
-            None => self.record_long(call, rets, set),
+        let out = match redispatch_one(call, DispatchKey::Autograd)? {
+            Ok(out) => out,
+            Err(e) => return Some(Err(e)),
+        };
+        if set != 0
+            && tape::differentiable(&out)
+            && let Err(e) = self.tie(call, &out, set)
+        {
+            return Some(Err(e));
         }
-    }
-
-    #[inline(never)]
-    fn record_long(&'static self, call: &Call<'_>, rets: &mut Rets, set: u64) -> Result<()> {
-        redispatch(call, DispatchKey::Autograd, rets)?;
-        match rets.as_slice() {
-            [Value::Tensor(out)] if set == 0 || !tape::differentiable(out) => Ok(()),
-            [Value::Tensor(out)] => self.tie(call, out, set),
-            _ => Err(Error::internal("TP9008", "a pointwise op gives one tensor").with_op(call.op.name())),
-        }
+        Some(Ok(out))
     }
 
     fn tie(&'static self, call: &Call<'_>, out: &Tensor, set: u64) -> Result<()> {

@@ -50,7 +50,7 @@ impl Draft {
             ptr::write(&raw mut (*p).refs, AtomicU32::new(1));
             ptr::write(&raw mut (*p).flags, AtomicU16::new(flags));
             ptr::write(&raw mut (*p).lock, AtomicBool::new(false));
-            ptr::write(&raw mut (*p).units, counts.units());
+            ptr::write(&raw mut (*p).units, Counts::units(layout));
             ptr::write(&raw mut (*p).seq, head.seq);
             ptr::write(&raw mut (*p).rule, rule);
             ptr::write(&raw mut (*p).op, head.op);

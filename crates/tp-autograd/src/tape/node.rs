@@ -126,12 +126,13 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    #[inline(always)]
     pub(super) fn specs(self) -> usize {
         let outputs = if self.outputs > 1 { self.outputs as usize } else { 0 };
         if self.specs { self.edges as usize + outputs } else { 0 }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn layout(self) -> Layout {
         let tail = self.outputs as usize * size_of::<Option<Tensor>>()
             + self.edges as usize * size_of::<Edge>()
@@ -143,9 +144,10 @@ impl Counts {
         unsafe { Layout::from_size_align_unchecked(size, ALIGN) }
     }
 
-    #[inline]
-    pub(super) fn units(self) -> u8 {
-        u8::try_from(self.layout().size() / ALIGN).unwrap_or(0)
+    /// A node's `units` for a block of that layout.
+    #[inline(always)]
+    pub(super) fn units(layout: Layout) -> u8 {
+        u8::try_from(layout.size() / ALIGN).unwrap_or(0)
     }
 }
 

@@ -8,8 +8,8 @@ use super::record::differentiable;
 use crate::meta;
 use crate::rule::{Rule, RuleHandle};
 use std::ptr;
-use tp_dispatch::dispatcher::redispatch_short;
-use tp_dispatch::{Arg, Call, DispatchKey, Error, Result, Rets, Value, push_tensor, redispatch};
+use tp_dispatch::dispatcher::redispatch_one;
+use tp_dispatch::{Arg, Call, DispatchKey, Result};
 use tp_tensor::Tensor;
 
 /// No more arguments than a set of them has bits.
@@ -43,20 +43,20 @@ pub(crate) fn for_each_bit(set: u64, mut f: impl FnMut(usize)) {
 }
 
 /// Runs a call whose rule keeps nothing of it but `bits` and specs, and records it where one of `set` needs a gradient.
+/// None where it has no short form.
 #[inline(always)]
-pub(crate) fn record(call: &Call<'_>, rule: &Rule, set: u64, bits: u64, rets: &mut Rets) -> Result<()> {
-    match redispatch_short(call, DispatchKey::Autograd) {
-        Some(out) => push_tensor(rets, out),
-        None => redispatch(call, DispatchKey::Autograd, rets)?,
-    }
-    let [Value::Tensor(out)] = rets.as_slice() else {
-        return Err(Error::internal("TP9008", "one tensor was expected").with_op(call.op.name()));
+pub(crate) fn record(call: &Call<'_>, rule: &Rule, set: u64, bits: u64) -> Option<Result<Tensor>> {
+    let out = match redispatch_one(call, DispatchKey::Autograd)? {
+        Ok(out) => out,
+        Err(e) => return Some(Err(e)),
     };
-    if set == 0 || !differentiable(out) {
-        return Ok(());
+    if set != 0 && differentiable(&out) {
+        let kept = Kept { bits, specs: rule.specs, ..Kept::default() };
+        if let Err(e) = tie(call, &out, set, &rule.handle, &kept, |_| {}) {
+            return Some(Err(e));
+        }
     }
-    let kept = Kept { bits, specs: rule.specs, ..Kept::default() };
-    tie(call, out, set, &rule.handle, &kept, |_| {})
+    Some(Ok(out))
 }
 
 /// What a node keeps besides its edges.
@@ -71,7 +71,7 @@ pub(crate) struct Kept {
     pub reaches: bool,
 }
 
-/// Gives `out` a node with an edge per argument in `set`. `fill` writes the tensors and values that `kept` counts.
+/// Gives `out` a node with an edge per argument in `set`, which is not empty. `fill` writes the tensors and values that `kept` counts.
 #[inline(always)]
 pub(crate) fn tie(
     call: &Call<'_>,
@@ -84,7 +84,7 @@ pub(crate) fn tie(
     let counts = Counts {
         outputs: 1,
         // Without an instruction for it, counting costs more than looking for the usual one.
-        edges: if set.is_power_of_two() { 1 } else { set.count_ones() },
+        edges: if set & (set - 1) == 0 { 1 } else { set.count_ones() },
         saved: kept.tensors,
         values: kept.values,
         specs: kept.specs,

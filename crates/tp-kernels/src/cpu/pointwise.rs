@@ -107,11 +107,20 @@ pub struct PointwiseKernel {
     pub short: Option<ShortFn>,
 }
 
+impl PointwiseKernel {
+    fn apply(&self, call: &Call<'_>) -> Result<Tensor> {
+        self.function.apply(call.args).map_err(|e| e.with_op(call.op.name()))
+    }
+}
+
 impl KernelObject for PointwiseKernel {
     fn call(&self, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-        let out = self.function.apply(call.args).map_err(|e| e.with_op(call.op.name()))?;
-        rets.push(Value::Tensor(out));
+        rets.push(Value::Tensor(self.apply(call)?));
         Ok(())
+    }
+
+    fn one(&self, call: &Call<'_>) -> Option<Result<Tensor>> {
+        Some(self.apply(call))
     }
 
     fn short(&self) -> Option<ShortFn> {

@@ -207,6 +207,24 @@ unsafe fn long(
     args: &[Arg<'_>],
     host: HostArgs,
 ) -> Result<Obj> {
+    match session.one(keys, args, host) {
+        // SAFETY: lock held.
+        Some(Ok(out)) => Ok(unsafe { shell::wrap(out) }),
+        Some(Err(e)) => Err(e.with_op(op.name())),
+        // SAFETY: lock held.
+        None => unsafe { listed(session, op, keys, args, host) },
+    }
+}
+
+/// A call whose results are a list.
+#[inline(never)]
+unsafe fn listed(
+    session: &Session<'_>,
+    op: OpHandle,
+    keys: ArgKeys,
+    args: &[Arg<'_>],
+    host: HostArgs,
+) -> Result<Obj> {
     let mut rets = Rets::new();
     match session.call_keyed(keys, args, host, &mut rets) {
         // SAFETY: lock held.

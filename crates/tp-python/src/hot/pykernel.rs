@@ -4,14 +4,16 @@
 
 use super::convert;
 use super::ffi::{self as x, Obj};
-use super::{outputs, results, ret};
+use super::{outputs, results, ret, shell};
 use crate::error;
 use pyo3::ffi;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tp_dispatch::host::HostVisitor;
 use tp_dispatch::kernel::{Call, KernelObject};
+use tp_dispatch::schema::ArgType;
 use tp_dispatch::state::in_foreign_kernel;
-use tp_dispatch::{Result, Rets, Schema, check};
+use tp_dispatch::{Result, Rets, Schema, Value, check};
+use tp_tensor::Tensor;
 
 /// What a Python function stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub struct PyKernel {
     /// Names of keyword-only arguments as a tuple, or null.
     kwnames: Obj,
     role: Role,
+    /// Results are one new tensor.
+    gives_one: bool,
 }
 
 // SAFETY: the objects are touched only with the interpreter lock held; see `Drop`.
@@ -59,8 +63,42 @@ impl PyKernel {
                 positional,
                 kwnames: keyword_names(schema, positional, (role == Role::Out).then_some("out")),
                 role,
+                gives_one: role == Role::Kernel
+                    && matches!(schema.returns(), [r] if *r.ty() == ArgType::Tensor && r.alias().is_none()),
             }
         }
+    }
+
+    /// As `run`, for a kernel that gives one tensor.
+    ///
+    /// # Safety
+    /// Lock held; one object per schema argument.
+    #[inline(always)]
+    unsafe fn run_one(&self, call: &Call<'_>, objects: *const Obj) -> Result<Tensor> {
+        // SAFETY: the caller's promise, positional objects first.
+        let out = in_foreign_kernel(call.args, || unsafe {
+            x::PyObject_Vectorcall(self.func, objects, self.positional, self.kwnames)
+        });
+        if out.is_null() {
+            return Err(error::fetch());
+        }
+        // SAFETY: an owned result.
+        unsafe {
+            if shell::is_tensor(out) {
+                let out = shell::unwrap(out);
+                return if check::is_new(call, &out) { Ok(out) } else { self.checked(call, out) };
+            }
+            let mut rets = Rets::new();
+            results::take(call, self.role, out, &mut rets)?;
+            Err(tp_dispatch::Error::internal("TP9008", "one tensor was expected").with_op(call.op.name()))
+        }
+    }
+
+    /// A result that may be no new tensor.
+    #[cold]
+    fn checked(&self, call: &Call<'_>, out: Tensor) -> Result<Tensor> {
+        check::check_outputs(call, &smallvec![Value::Tensor(out.clone())], self.role.text())?;
+        Ok(out)
     }
 
     /// # Safety
@@ -142,6 +180,15 @@ impl KernelObject for PyKernel {
             // SAFETY: lock held inside.
             unsafe { self.run(call, objects, rets) }
         })
+    }
+
+    #[inline]
+    fn one(&self, call: &Call<'_>) -> Option<Result<Tensor>> {
+        if !self.gives_one || call.host.0.is_null() {
+            return None;
+        }
+        // SAFETY: the door passes its objects along only while it holds the lock.
+        Some(unsafe { self.run_one(call, call.host.0.cast()) })
     }
 
     fn trace(&self, visit: &mut HostVisitor<'_>) {

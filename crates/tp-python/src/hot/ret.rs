@@ -19,10 +19,6 @@ use tp_dispatch::{Error, Result, Rets, Schema, Value, pop_only_tensor};
 pub unsafe fn finish(rets: Rets, schema: Option<&Schema>) -> Obj {
     let mut rets = rets;
     if let Some(t) = pop_only_tensor(&mut rets) {
-        if !rets.spilled() {
-            // Empty by now; its destructor would still be called.
-            std::mem::forget(rets);
-        }
         // SAFETY: lock held.
         return unsafe { shell::wrap(t) };
     }
