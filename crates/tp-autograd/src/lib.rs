@@ -20,7 +20,7 @@ mod spin;
 pub mod tape;
 
 pub use assign::assign;
-pub use engine::{GradOptions, backward, grad, hide_leaf, reaches_other_leaf};
+pub use engine::{GradOptions, backward, backward_from, grad, hide_leaf, reaches_other_leaf};
 pub use hooks::{HostHooks, set_host_hooks};
 pub use inplace::adopt;
 pub use kernel::install;

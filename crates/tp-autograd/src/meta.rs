@@ -207,6 +207,16 @@ pub(crate) fn rebase(t: &Tensor, node: NodeRef, nr: u32) {
     }
 }
 
+/// The node that made `t` as its only output, where a write in place can change neither that nor what the node is of:
+/// it stays as long as `t` lives.
+#[inline]
+pub(crate) fn lasting_node(t: &Tensor) -> Option<ManuallyDrop<NodeRef>> {
+    match Part::of(t) {
+        Some(Part::Made(node)) if t.requires_grad() && t.storage().version() == 0 => Some(node),
+        _ => None,
+    }
+}
+
 /// Where a gradient with respect to `t` goes. The caller knows that `t` requires grad.
 #[inline(always)]
 pub(crate) fn gradient_edge(t: &Tensor) -> Result<(NodeRef, u32)> {

@@ -1,6 +1,7 @@
 //! Differentiation rules: what to save when a call is recorded, and how gradients of the outputs become gradients of
 //! the inputs. Which rule an op has is decided in `resolve`.
 
+use crate::discard::discard;
 use crate::tape::{self, Edge, NodeRef, SavedTensor, Saver, Spec};
 use smallvec::SmallVec;
 use std::ptr::NonNull;
@@ -147,6 +148,12 @@ pub struct BackwardCtx<'a> {
 }
 
 impl<'a> BackwardCtx<'a> {
+    /// Drops it, without a call where nothing was saved.
+    #[inline(always)]
+    pub(crate) fn spend(self) {
+        discard(self.saved);
+    }
+
     pub fn node(&self) -> &'a NodeRef {
         self.node
     }
@@ -277,6 +284,16 @@ impl<'a> Gradients<'a> {
             n => std::iter::repeat_with(|| None).take(n).collect(),
         };
         Gradients { edges, slots }
+    }
+
+    /// Drops it, without a call where every gradient was taken.
+    #[inline(always)]
+    pub(crate) fn spend(mut self) {
+        if !self.slots.spilled() && self.slots.iter().all(Option::is_none) {
+            // SAFETY: nothing is in the slots.
+            unsafe { self.slots.set_len(0) };
+        }
+        discard(self.slots);
     }
 
     /// The gradient of argument `arg`; ignored where none is needed.

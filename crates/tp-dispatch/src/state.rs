@@ -103,7 +103,14 @@ impl Modes {
 
     #[inline(always)]
     fn with_grad(self, on: bool) -> Modes {
-        Modes::new(self.include(), self.exclude(), on)
+        const AUTOGRAD: u64 = DispatchKey::Autograd.set().0 as u64;
+        const ALLOWED: u64 = AUTOGRAD << Modes::ALLOW;
+        if on {
+            let allowed = (!self.0 >> Modes::EXCLUDE & AUTOGRAD) << Modes::ALLOW;
+            Modes(self.0 | Modes::GRAD | allowed)
+        } else {
+            Modes(self.0 & !(Modes::GRAD | ALLOWED))
+        }
     }
 
     /// Inside of a foreign kernel: grad mode off, Autograd neither included nor excluded, Capture passed by.
@@ -347,6 +354,7 @@ pub fn includes(key: DispatchKey) -> bool {
 pub struct BackwardPhase(());
 
 impl BackwardPhase {
+    #[inline]
     pub fn enter() -> BackwardPhase {
         with(|s| s.backward.set(s.backward.get() + 1));
         BackwardPhase(())
@@ -354,6 +362,7 @@ impl BackwardPhase {
 }
 
 impl Drop for BackwardPhase {
+    #[inline]
     fn drop(&mut self) {
         with(|s| s.backward.set(s.backward.get() - 1));
     }

@@ -27,6 +27,12 @@ pub fn contiguous_strides(sizes: &[i64]) -> Dims {
     strides
 }
 
+/// Equality of shapes. They have few dimensions, for which a call to compare memory costs more than the comparison.
+#[inline]
+pub fn same_dims(a: &[i64], b: &[i64]) -> bool {
+    a.len() == b.len() && (0..a.len()).all(|i| a[i] == b[i])
+}
+
 /// Number of elements; an error when the count (or its bytes at `itemsize`) leaves 63 bits.
 pub fn checked_numel(sizes: &[i64], itemsize: usize) -> Result<i64> {
     if sizes.len() > MAX_DIMS {

@@ -4,6 +4,7 @@
 use crate::tape::{Kept, Leaf, NodeRef};
 use crate::{meta, ops};
 use tp_dispatch::{Arg, Result, state};
+use tp_tensor::layout::same_dims;
 use tp_tensor::{DType, Tensor, keybits};
 
 /// Adds `grad` to what a slot holds.
@@ -55,7 +56,7 @@ fn clone(t: &Tensor) -> Result<Tensor> {
 }
 
 fn same_kind(a: &Tensor, b: &Tensor) -> bool {
-    a.dtype() == b.dtype() && a.sizes() == b.sizes() && a.device() == b.device()
+    a.dtype() == b.dtype() && same_dims(a.sizes(), b.sizes()) && a.device() == b.device()
 }
 
 fn add(sum: Tensor, grad: Tensor) -> Result<Tensor> {

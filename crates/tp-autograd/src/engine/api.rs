@@ -70,10 +70,25 @@ pub fn backward(
 
 /// Backward from one tensor to all leaves.
 fn backward_one(t: &Tensor, gradient: Option<&Tensor>, retain: bool) -> Result<()> {
+    // The tensor lives as long as the run, and with it a node that its slot points to.
+    if let (Some(node), None) = (meta::lasting_node(t), gradient) {
+        return run_one(&node, 0, implicit(t, 0)?, retain);
+    }
     let (node, nr, grad) = root(0, t, gradient)?;
+    run_one(&node, nr, grad, retain)
+}
+
+fn run_one(node: &NodeRef, nr: u32, grad: Tensor, retain: bool) -> Result<()> {
     let mut run = Run::new(retain, None);
-    run.give(&node, nr, grad)?;
+    run.give(node, nr, grad)?;
     run.run()
+}
+
+/// `t.backward()`: backward from a scalar to all leaves, which gives the graph up.
+pub fn backward_from(t: &Tensor) -> Result<()> {
+    let _mode = GradMode::no_grad();
+    let _phase = BackwardPhase::enter();
+    backward_one(t, None, false)
 }
 
 /// The gradients of `outputs` with respect to `inputs`; no `.grad` is touched.

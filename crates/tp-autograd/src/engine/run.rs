@@ -6,7 +6,6 @@
 use super::reach::{ByNode, Reach, id};
 use super::{accumulate, check};
 use crate::anomaly;
-use crate::discard::discard;
 use crate::rule::{BackwardCtx, Gradients};
 use crate::tape::{Claim, Kept, Node, NodeExtra, NodeRef};
 use smallvec::SmallVec;
@@ -15,6 +14,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tp_dispatch::{Error, Result, host};
+use tp_tensor::layout::same_dims;
 use tp_tensor::{Dim, Tensor};
 
 pub(super) type Grads = SmallVec<[Option<Tensor>; 1]>;
@@ -67,6 +67,9 @@ impl Ready {
 
     #[inline]
     fn pop(&mut self) -> Option<Entry> {
+        if self.top.is_none() && self.rest.is_empty() {
+            return None;
+        }
         self.top.take().or_else(|| self.rest.pop())
     }
 
@@ -218,10 +221,10 @@ impl Run {
         } else if node.is_leaf() {
             return finish_leaf(node, grads);
         }
-        let Some(saved) = node.open_saved(self.retain) else {
+        let mut ctx = BackwardCtx { node, saved: SmallVec::new(), last: !self.retain };
+        if !node.open_saved(self.retain, &mut ctx.saved) {
             return Err(anomaly::located(node, freed(node)));
-        };
-        let ctx = BackwardCtx { node, saved, last: !self.retain };
+        }
         let mut out = Gradients::new(node.edges());
         if let Err(e) = node.rule().backward(&ctx, grads, &mut out) {
             if !self.retain {
@@ -229,17 +232,19 @@ impl Run {
             }
             return Err(anomaly::located(node, e));
         }
-        discard(ctx.saved);
+        ctx.spend();
         // Given up before the results go on, so that a gradient handed through is nobody else's.
         grads.iter_mut().for_each(|g| *g = None);
         if let (false, Some(extra)) = (self.retain, node.extra()) {
             extra.drop_packed();
         }
-        self.pass_on(node, out)
+        let done = self.pass_on(node, &mut out);
+        out.spend();
+        done
     }
 
-    #[inline]
-    fn pass_on(&mut self, node: &NodeRef, mut out: Gradients<'_>) -> Result<()> {
+    #[inline(always)]
+    fn pass_on(&mut self, node: &NodeRef, out: &mut Gradients<'_>) -> Result<()> {
         let foreign = node.has_shared_rule() && node.rule().is_foreign();
         for (k, edge) in node.edges().iter().enumerate() {
             let Some(mut grad) = out.slots[k].take() else { continue };
@@ -251,9 +256,6 @@ impl Run {
             }
             self.give(&edge.node, edge.nr, grad)?;
         }
-        // All were taken.
-        out.slots.clear();
-        discard(out.slots);
         Ok(())
     }
 }
@@ -284,7 +286,7 @@ fn finish_leaf(node: &NodeRef, grads: &mut [Option<Tensor>]) -> Result<()> {
     let leaf = node.extra().and_then(|e| e.leaf.as_ref());
     let (Some(leaf), Some(grad)) = (leaf, grads.first_mut().and_then(Option::take)) else { return Ok(()) };
     let spec = &leaf.spec;
-    if grad.sizes() != spec.sizes.as_slice() || grad.dtype() != spec.dtype {
+    if !same_dims(grad.sizes(), &spec.sizes) || grad.dtype() != spec.dtype {
         let message = format!(
             "a gradient of {} {:?} arrived at a leaf of {} {:?}",
             grad.dtype(),

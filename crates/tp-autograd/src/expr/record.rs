@@ -7,6 +7,7 @@ use crate::tape::single::{self, Kept, for_each_bit};
 use crate::tape::{self, Draft, SavedTensor};
 use tp_dispatch::dispatcher::redispatch_one;
 use tp_dispatch::{Arg, Call, DispatchKey, Result, Value};
+use tp_tensor::layout::same_dims;
 use tp_tensor::{Scalar, Tensor};
 
 /// What a node keeps when the operands in one set need gradients: sets are numbered by the arguments as bits.
@@ -99,7 +100,7 @@ fn operand_bits(call: &Call<'_>, out: &Tensor, set: u64) -> (u64, u32) {
     for_each_bit(set, |i| {
         if let Some(t) = call.opt_tensor(i) {
             bits |= (t.dtype() as u64) << (DTYPE_SHIFT + 4 * k);
-            if !same_sizes(t, out) {
+            if !same_dims(t.sizes(), out.sizes()) {
                 bits |= 1 << k;
                 reduced += 1;
             }
@@ -134,11 +135,4 @@ unsafe fn save(call: &Call<'_>, out: &Tensor, uses: u64, set: u64, bits: u64, dr
             });
         }
     }
-}
-
-/// Equality of shapes without a call: they have few dimensions.
-#[inline]
-fn same_sizes(a: &Tensor, b: &Tensor) -> bool {
-    let (a, b) = (a.sizes(), b.sizes());
-    a.len() == b.len() && (0..a.len()).all(|i| a[i] == b[i])
 }

@@ -414,26 +414,28 @@ impl Node {
         out
     }
 
-    /// What was saved: copies when the graph is retained, else the originals. None once they were given up.
+    /// What was saved, into `out`: copies when the graph is retained, else the originals. False once they were given up.
     #[inline]
-    pub(crate) fn open_saved(&self, retain: bool) -> Option<SmallVec<[SavedTensor; 3]>> {
+    pub(crate) fn open_saved(&self, retain: bool, out: &mut SmallVec<[SavedTensor; 3]>) -> bool {
         if self.saved == 0 {
-            return (!self.has(flag::FREED)).then(SmallVec::new);
+            return !self.has(flag::FREED);
         }
-        self.take_saved(retain)
+        self.take_saved(retain, out)
     }
 
     #[inline(never)]
-    fn take_saved(&self, retain: bool) -> Option<SmallVec<[SavedTensor; 3]>> {
+    fn take_saved(&self, retain: bool, out: &mut SmallVec<[SavedTensor; 3]>) -> bool {
         self.with_saved(|saved| {
             if self.has(flag::FREED) {
-                return None;
+                return false;
             }
             if retain {
-                return Some(saved.iter().cloned().collect());
+                out.extend(saved.iter().cloned());
+            } else {
+                self.flags.fetch_or(flag::FREED, Ordering::Relaxed);
+                out.extend(saved.iter_mut().map(SavedTensor::take));
             }
-            self.flags.fetch_or(flag::FREED, Ordering::Relaxed);
-            Some(saved.iter_mut().map(SavedTensor::take).collect())
+            true
         })
     }
 
@@ -457,7 +459,8 @@ impl Node {
 
     /// Takes out everything that may close a cycle, and leaves the node freed.
     pub fn clear(&self) {
-        let taken = self.open_saved(false);
+        let mut taken = SmallVec::new();
+        self.open_saved(false, &mut taken);
         self.flags.fetch_or(flag::FREED, Ordering::Relaxed);
         drop(taken);
         drop(self.extra().map(NodeExtra::clear));

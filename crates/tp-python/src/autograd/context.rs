@@ -14,6 +14,7 @@ use crate::hot::heap_type::{HeapType, slot};
 use crate::hot::{queue, shell};
 use pyo3::ffi;
 use smallvec::SmallVec;
+use std::cell::UnsafeCell;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -56,6 +57,14 @@ pub struct State {
     running: SmallVec<[(usize, *const BackwardCtx<'static>); 1]>,
 }
 
+impl State {
+    /// As it was made, whatever the inputs need.
+    fn is_unused(&self) -> bool {
+        let lists = self.to_save.is_empty() && self.not_differentiable.is_empty() && self.dirty.is_empty();
+        lists && !self.no_materialize && self.label.is_none() && self.running.is_empty()
+    }
+}
+
 /// Which inputs need a gradient.
 #[derive(Default)]
 pub enum Needs {
@@ -86,6 +95,55 @@ pub unsafe fn new() -> Result<Obj> {
         ptr::write(&raw mut (*this).state, State::default());
         x::PyObject_GC_Track(op.cast());
         Ok(op)
+    }
+}
+
+/// A context that a backward call without a setup function used, for the next one.
+struct Spare(UnsafeCell<Obj>);
+
+// SAFETY: touched only with the interpreter lock held, and never across a call that may run Python code.
+unsafe impl Sync for Spare {}
+
+static SPARE: Spare = Spare(UnsafeCell::new(ptr::null_mut()));
+
+/// A context for one backward call of a rule without a setup function, which `give_up` ends. The collector does not
+/// know of it before that: whoever keeps it makes it a context like any other.
+///
+/// # Safety
+/// Lock held, type initialised.
+pub unsafe fn borrow(needs: Needs) -> Result<Obj> {
+    // SAFETY: the spare one is nobody else's.
+    unsafe {
+        let mut op = std::mem::replace(&mut *SPARE.0.get(), ptr::null_mut());
+        if op.is_null() {
+            op = new()?;
+            x::PyObject_GC_UnTrack(op.cast());
+        }
+        with(op, |s| {
+            s.needs = needs;
+            s.phase = Phase::Recorded;
+        });
+        Ok(op)
+    }
+}
+
+/// # Safety
+/// `op` came from `borrow`, and its call is over.
+pub unsafe fn give_up(op: Obj, is_last: bool) {
+    // SAFETY: lock held; one reference is ours.
+    unsafe {
+        let this = op.cast::<Context>();
+        let is_plain = (*this).dict.is_null() && (*this).weak.is_null() && (*this).state.is_unused();
+        let spare = &mut *SPARE.0.get();
+        if is_plain && ffi::Py_REFCNT(op) == 1 && spare.is_null() {
+            *spare = op;
+            return;
+        }
+        if is_last {
+            (*this).state.phase = Phase::Freed;
+        }
+        x::PyObject_GC_Track(op.cast());
+        ffi::Py_DECREF(op);
     }
 }
 

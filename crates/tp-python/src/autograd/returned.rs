@@ -2,8 +2,9 @@
 //! held against the inputs of the call.
 
 use super::rule::{Kind, PyRule};
-use crate::hot::ffi::Obj;
+use crate::hot::ffi::{self as x, Obj};
 use crate::hot::{queue, shell};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use smallvec::{SmallVec, smallvec};
@@ -90,6 +91,38 @@ fn output_index(rets: &[Value], t: &Tensor) -> Option<usize> {
 }
 
 impl PyRule {
+    /// As `store`, for a tuple of tensors and Nones, or one tensor, that are all as they should be; false for anything
+    /// else.
+    ///
+    /// # Safety
+    /// Lock held, a live object.
+    pub(super) unsafe fn store_plain(
+        &self,
+        result: Obj,
+        ctx: &BackwardCtx<'_>,
+        out: &mut Gradients<'_>,
+    ) -> bool {
+        let n = self.inputs.len();
+        // SAFETY: items of a live tuple.
+        unsafe {
+            let is_tuple = x::type_of(result) == &raw mut ffi::PyTuple_Type;
+            if if is_tuple { ffi::PyTuple_Size(result) != n as isize } else { n != 1 } {
+                return false;
+            }
+            for i in 0..n {
+                let item = if is_tuple { ffi::PyTuple_GetItem(result, i as isize) } else { result };
+                if item == ffi::Py_None() {
+                    continue;
+                }
+                if !shell::is_tensor(item) || !self.can_have(ctx, i) {
+                    return false;
+                }
+                out.set(i, shell::tensor_of(item).clone());
+            }
+        }
+        true
+    }
+
     /// What the rule returned, into the places of the inputs.
     pub(super) fn store(
         &self,

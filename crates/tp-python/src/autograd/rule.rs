@@ -6,7 +6,7 @@ use super::object;
 use super::returned::{Marked, Owned};
 use crate::error;
 use crate::hot::ffi::{self as x, Obj};
-use crate::hot::{convert, queue, ret};
+use crate::hot::{convert, queue, ret, shell};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 use pyo3::{IntoPyObjectExt, ffi};
@@ -26,8 +26,8 @@ pub struct PyRule {
     pub(super) inputs: Vec<Input>,
     keyword_only: Vec<String>,
     returns: Vec<Return>,
-    /// One tensor, which is no tuple of one.
-    returns_tensor: bool,
+    /// Nothing is set up, no list comes or goes, and one tensor (no tuple of one) is returned.
+    is_plain: bool,
 }
 
 /// One positional argument.
@@ -80,6 +80,10 @@ impl PyRule {
             },
             type_text: a.ty().to_string(),
         };
+        let is_long = positional.len() > MASKED
+            || !keyword.is_empty()
+            || positional.iter().any(|a| return_kind(a.ty()) == Return::List);
+        let gives_one = matches!(schema.returns(), [r] if *r.ty() == tp_dispatch::schema::ArgType::Tensor);
         PyRule {
             op: op.to_string(),
             backward: own(backward),
@@ -87,7 +91,7 @@ impl PyRule {
             inputs: positional.iter().map(input).collect(),
             keyword_only: keyword.iter().map(|a| a.name().to_string()).collect(),
             returns: schema.returns().iter().map(|r| return_kind(r.ty())).collect(),
-            returns_tensor: matches!(schema.returns(), [r] if *r.ty() == tp_dispatch::schema::ArgType::Tensor),
+            is_plain: setup.is_none() && gives_one && !is_long,
         }
     }
 
@@ -318,6 +322,13 @@ impl VjpRule for PyRule {
         grads: &[Option<Tensor>],
         gradients_out: &mut Gradients<'_>,
     ) -> Result<()> {
+        if let ([Some(grad)], true) = (grads, self.is_plain) {
+            // SAFETY: asks about this thread.
+            if unsafe { x::PyGILState_Check() } == 1 {
+                // SAFETY: lock held.
+                return unsafe { self.backward_plain(ctx, grad, gradients_out) };
+            }
+        }
         error::attached(|py| {
             let payload = ctx.payload();
             let held = payload.as_ref().and_then(|p| p.as_any().downcast_ref::<Payload>());
@@ -350,8 +361,7 @@ impl VjpRule for PyRule {
     }
 
     fn is_short(&self) -> bool {
-        let is_long = self.has_lists() || !self.keyword_only.is_empty() || self.inputs.len() > MASKED;
-        self.setup.is_null() && self.returns_tensor && !is_long
+        self.is_plain
     }
 
     fn short_bits(&self, call: &Call<'_>) -> Option<u64> {
@@ -376,6 +386,43 @@ fn keyword_gradient(op: &str, name: &str) -> Error {
 }
 
 impl PyRule {
+    /// One gradient in, and nothing that was set up: without a list on the way.
+    ///
+    /// # Safety
+    /// Lock held.
+    unsafe fn backward_plain(
+        &self,
+        ctx: &BackwardCtx<'_>,
+        grad: &Tensor,
+        out: &mut Gradients<'_>,
+    ) -> Result<()> {
+        let bits = ctx.edges().iter().fold(0u64, |bits, e| bits | 1 << (e.arg() & 63));
+        // SAFETY: a live callable and live arguments; what is entered is left before `ctx` goes.
+        unsafe {
+            let object = context::borrow(Needs::Bits { bits, inputs: self.inputs.len() })?;
+            let args = [object, shell::wrap_ref(grad)];
+            if args[1].is_null() {
+                context::give_up(object, false);
+                return Err(error::fetch());
+            }
+            context::enter(object, ctx);
+            let result = x::PyObject_Vectorcall(self.backward, args.as_ptr(), 2, std::ptr::null_mut());
+            context::leave(object, ctx);
+            ffi::Py_DECREF(args[1]);
+            context::give_up(object, ctx.is_last());
+            if result.is_null() {
+                return Err(error::fetch());
+            }
+            let stored = if self.store_plain(result, ctx, out) {
+                Ok(())
+            } else {
+                error::attached(|py| self.store(&Bound::from_borrowed_ptr(py, result), ctx, out))
+            };
+            ffi::Py_DECREF(result);
+            stored
+        }
+    }
+
     /// A context for a rule that has no setup function.
     unsafe fn bare_context(&self, py: Python<'_>, ctx: &BackwardCtx<'_>) -> Result<Obj> {
         let needs = self.needs_of(py, ctx.edges(), &|i| match self.inputs[i].kind {

@@ -339,15 +339,20 @@ pub unsafe fn operator(ops: &Binary, a: Obj, b: Obj) -> Option<Result<Obj>> {
             if shell::is_tensor(b) {
                 return Some(short(ops.tensor, &[x, Arg::Tensor(shell::tensor_of(b))]));
             }
-            let s = match number(b).map_or_else(|| number_like(b), |s| Ok(Some(s))) {
+            if let Some(s) = number(b) {
+                return Some(short(ops.scalar, &[x, Arg::Scalar(s)]));
+            }
+            return match number_like(b) {
+                Ok(s) => Some(short(ops.scalar, &[x, Arg::Scalar(s?)])),
+                Err(e) => Some(Err(e)),
+            };
+        }
+        let s = match number(a) {
+            Some(s) => s,
+            None => match number_like(a) {
                 Ok(s) => s?,
                 Err(e) => return Some(Err(e)),
-            };
-            return Some(short(ops.scalar, &[x, Arg::Scalar(s)]));
-        }
-        let s = match number(a).map_or_else(|| number_like(a), |s| Ok(Some(s))) {
-            Ok(s) => s?,
-            Err(e) => return Some(Err(e)),
+            },
         };
         Some(short(ops.scalar_left, &[Arg::Scalar(s), Arg::Tensor(shell::tensor_of(b))]))
     }

@@ -98,8 +98,12 @@ const BACKWARD: [&str; 4] = ["gradient", "retain_graph", "create_graph", "inputs
 unsafe extern "C" fn backward(op: Obj, args: *const Obj, nargs: isize, kwnames: Obj) -> Obj {
     // SAFETY: the fastcall convention.
     ret::guard(|| unsafe {
-        let mut given: [Obj; 4] = [ptr::null_mut(); 4];
         let nargs = nargs as usize;
+        if nargs == 0 && kwnames.is_null() {
+            tp_autograd::backward_from(this(op))?;
+            return Ok(new_ref(ffi::Py_None()));
+        }
+        let mut given: [Obj; 4] = [ptr::null_mut(); 4];
         if nargs > given.len() {
             return Err(Error::argument(
                 "TP1005",
