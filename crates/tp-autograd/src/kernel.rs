@@ -2,6 +2,7 @@
 
 use crate::discard::is_spent;
 use crate::resolve::{self, resolve};
+use crate::rule::Short;
 use crate::tape::{self, Edge, Edges, Recipe, Saved, Saver, flag, single};
 use crate::{anomaly, inplace};
 use std::mem::ManuallyDrop;
@@ -48,12 +49,11 @@ fn autograd_one(call: &Call<'_>) -> Option<Result<Tensor>> {
         return rule.record(call);
     }
     let rule = resolve::resolve_with(known, call).ok()??;
-    if !rule.short {
-        return None;
+    match rule.short {
+        Short::Kinds => single::record(call, rule, true),
+        Short::If(of) if of(call) => single::record(call, rule, false),
+        _ => None,
     }
-    let set = single::requiring(call.args)?;
-    let bits = rule.get().short_bits(call)?;
-    single::record(call, rule, set & rule.args, bits)
 }
 
 /// What a node is made of, until it is. Emptied by then, as a rule, and then there is nothing to drop.

@@ -110,6 +110,7 @@ pub(crate) fn reshape(x: &Tensor, sizes: &[i64]) -> Result<Tensor> {
     RESHAPE.call(&[Arg::Tensor(x), Arg::Ints(sizes)])
 }
 
+#[inline]
 pub(crate) fn expand(x: &Tensor, sizes: &[i64]) -> Result<Tensor> {
     // Where no layer looks on, the call would do nothing but make this view.
     let bare =

@@ -51,7 +51,7 @@ pub(crate) fn resolve_with<'c>(known: Option<&'static Resolved>, call: &Call<'c>
 fn find<'c>(call: &Call<'c>) -> Result<Found<'c>> {
     match &call.def.grad {
         GradSpec::Custom(rule) => {
-            Ok(Some(rule.as_any().downcast_ref::<CustomRule>().map_or(&MISSING_RULE, |rule| &rule.0)))
+            Ok(Some(rule.downcast_ref::<CustomRule>().map_or(&MISSING_RULE, |rule| &rule.0)))
         }
         GradSpec::Missing => Ok(Some(&MISSING_RULE)),
         _ => built_in(call),

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use tp_dispatch::host::HostRef;
-use tp_dispatch::{Call, Error, GradRule, GradSpec, HostVisitor, Result, Value};
+use tp_dispatch::{Call, Error, GradSpec, HostVisitor, Result, Value};
 use tp_tensor::Tensor;
 
 /// A vector-Jacobian product. One object serves every call of its op; what belongs to one call is in the node.
@@ -48,15 +48,9 @@ pub trait VjpRule: Send + Sync {
         self.is_foreign()
     }
 
-    /// Some calls are recorded with bits and specs alone: `short_bits` says which.
-    fn is_short(&self) -> bool {
-        false
-    }
-
-    /// The bits to keep of a call that returns one tensor, if it needs nothing else of what `save_inputs` and
-    /// `save_outputs` would save.
-    fn short_bits(&self, _call: &Call<'_>) -> Option<u64> {
-        None
+    /// Which calls that return one tensor are recorded with bits and specs alone.
+    fn short(&self) -> Short {
+        Short::No
     }
 
     /// It holds objects of the host language that nobody else does.
@@ -66,6 +60,16 @@ pub trait VjpRule: Send + Sync {
 
     /// Host objects it owns, for the cycle collector.
     fn trace(&self, _visit: &mut HostVisitor<'_>) {}
+}
+
+/// The calls of which a node keeps nothing but specs and bits.
+#[derive(Clone, Copy)]
+pub enum Short {
+    No,
+    /// Those it says yes to; the bits are 0.
+    If(fn(&Call<'_>) -> bool),
+    /// All; bit i + 1 says that argument i is a floating tensor.
+    Kinds,
 }
 
 /// A rule as a node keeps it.
@@ -103,7 +107,7 @@ pub(crate) struct Rule {
     pub handle: RuleHandle,
     pub args: u64,
     pub specs: bool,
-    pub short: bool,
+    pub short: Short,
     pub reaches_host: bool,
 }
 
@@ -113,7 +117,7 @@ impl Rule {
         Rule {
             args: r.args(),
             specs: r.keeps_specs(),
-            short: r.is_short(),
+            short: r.short(),
             reaches_host: r.reaches_host(),
             handle,
         }
@@ -127,12 +131,6 @@ impl Rule {
 
 /// A rule that a user registered, as tp-dispatch carries it.
 pub struct CustomRule(pub(crate) Rule);
-
-impl GradRule for CustomRule {
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
-}
 
 /// What `register_autograd` puts into an op's description.
 pub fn custom_spec(rule: Arc<dyn VjpRule>) -> GradSpec {
@@ -355,7 +353,7 @@ pub(crate) static MISSING_RULE: Rule = Rule {
     handle: RuleHandle::Static(&MissingRule),
     args: u64::MAX,
     specs: false,
-    short: false,
+    short: Short::No,
     reaches_host: false,
 };
 pub(crate) static LEAF: LeafRule = LeafRule;

@@ -4,10 +4,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
-/// A differentiation rule resolved or registered: tp-autograd's own type behind `Any`.
-pub trait GradRule: Any + Send + Sync {
-    fn as_any(&self) -> &dyn Any;
-}
+/// A differentiation rule that somebody registered: tp-autograd's own type.
+pub type GradRule = dyn Any + Send + Sync;
 
 #[derive(Clone, Default)]
 pub enum GradSpec {
@@ -22,5 +20,5 @@ pub enum GradSpec {
     /// A rule of tp-autograd, by name.
     Rule(&'static str),
     /// Registered by a user.
-    Custom(Arc<dyn GradRule>),
+    Custom(Arc<GradRule>),
 }

@@ -37,6 +37,13 @@ impl Tensor {
         Ok(Self::first(storage, like.sizes(), None, like.numel(), 0, dtype, Device::CPU))
     }
 
+    /// Uninitialised CPU tensor of one element and no dimension.
+    #[inline]
+    pub fn empty_scalar(dtype: DType) -> Result<Tensor> {
+        let storage = StorageHeader::new_cpu(dtype.itemsize())?;
+        Ok(Self::first(storage, &[], None, 1, 0, dtype, Device::CPU))
+    }
+
     /// Uninitialised tensor with given strides over a storage just large enough.
     pub fn empty_strided(sizes: &[i64], strides: &[i64], dtype: DType, device: Device) -> Result<Tensor> {
         let numel = layout::checked_numel(sizes, dtype.itemsize())?;

@@ -127,6 +127,10 @@ impl ExprRule {
         if formula.result == Source::Grad {
             return Ok(Some(grad.clone()));
         }
+        if let Some((op, i)) = formula.with_grad() {
+            let Some(variable) = self.variable(ctx, i, plan)? else { return Ok(None) };
+            return call_one(op?, &[Arg::Tensor(grad), variable]).map(Some);
+        }
         let Some((op, args)) = formula.single() else { return Ok(None) };
         let mut values = [Arg::None; 2];
         for (value, source) in values.iter_mut().zip(args) {
@@ -135,23 +139,26 @@ impl ExprRule {
                 Source::Number(s) => Arg::Scalar(s),
                 Source::DType(d) => Arg::DType(d),
                 Source::Step(_) => return Ok(None),
-                Source::Variable(i) => {
-                    let place = usize::from(plan.place[i & record::MOST]);
-                    if self.tensors >> i & 1 == 0 {
-                        match ctx.value(place) {
-                            Value::Scalar(s) => Arg::Scalar(*s),
-                            _ => return Ok(None),
-                        }
-                    } else {
-                        match ctx.saved_ref(place)? {
-                            Some(t) => Arg::Tensor(t),
-                            None => return Ok(None),
-                        }
-                    }
-                }
+                Source::Variable(i) => match self.variable(ctx, i, plan)? {
+                    Some(variable) => variable,
+                    None => return Ok(None),
+                },
             };
         }
         call_one(op?, &values[..args.len()]).map(Some)
+    }
+
+    /// Variable `i` as it lies in the node; None where it has to be made first.
+    #[inline(always)]
+    fn variable<'c>(&self, ctx: &'c BackwardCtx<'_>, i: usize, plan: &Plan) -> Result<Option<Arg<'c>>> {
+        let place = usize::from(plan.place[i & record::MOST]);
+        if self.tensors >> i & 1 == 1 {
+            return Ok(ctx.saved_ref(place)?.map(Arg::Tensor));
+        }
+        Ok(match ctx.value(place) {
+            Value::Scalar(s) => Some(Arg::Scalar(*s)),
+            _ => None,
+        })
     }
 
     /// A formula of several ops.

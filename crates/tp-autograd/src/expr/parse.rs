@@ -56,7 +56,7 @@ impl<'a> Parser<'a> {
             uses: 0,
         };
         let result = p.program()?;
-        Ok(Formula { steps: p.steps.into(), result, uses: p.uses })
+        Ok(Formula::new(p.steps, result, p.uses))
     }
 
     fn program(&mut self) -> Parsed<Source> {

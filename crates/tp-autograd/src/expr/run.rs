@@ -42,6 +42,8 @@ pub(super) struct Formula {
     pub result: Source,
     /// The variables it reads, as bits.
     pub uses: u64,
+    /// The variable of a formula that is one call on the gradient and a variable.
+    pair: Option<u8>,
 }
 
 /// A value while a formula runs.
@@ -135,6 +137,27 @@ fn handle(name: &str, op: &OnceLock<OpHandle>, args: usize) -> Result<OpHandle> 
 }
 
 impl Formula {
+    pub fn new(steps: Vec<Step>, result: Source, uses: u64) -> Formula {
+        let pair = match (steps.as_slice(), result) {
+            ([Step::Op { args, .. }], Source::Step(0)) => match args.as_slice() {
+                [Source::Grad, Source::Variable(i)] => u8::try_from(*i).ok(),
+                _ => None,
+            },
+            _ => None,
+        };
+        Formula { steps: steps.into(), result, uses, pair }
+    }
+
+    /// The op and the variable of a formula that is one call on the gradient and a variable.
+    #[inline]
+    pub fn with_grad(&self) -> Option<(Result<OpHandle>, usize)> {
+        let i = self.pair?;
+        match &*self.steps {
+            [Step::Op { name, op, args }] => Some((handle(name, op, args.len()), usize::from(i))),
+            _ => None,
+        }
+    }
+
     /// Op and operands of a formula that is one call of at most two operands.
     #[inline]
     pub fn single(&self) -> Option<(Result<OpHandle>, &[Source])> {

@@ -10,7 +10,7 @@ mod scan;
 mod shape;
 mod softmax;
 
-use crate::rule::{BackwardCtx, Gradients, VjpRule};
+use crate::rule::{BackwardCtx, Gradients, Short, VjpRule};
 use crate::tape::Saver;
 use tp_dispatch::{Call, Error, Result, Value};
 use tp_tensor::{DType, Dims, Tensor, TensorError, layout};
@@ -25,7 +25,7 @@ pub(crate) struct Named {
     saves_output: bool,
     specs: bool,
     /// Calls of which nothing is saved.
-    saves_nothing: Option<fn(&Call<'_>) -> bool>,
+    short: Short,
     back: fn(&BackwardCtx<'_>, &Tensor, &mut Gradients<'_>) -> Result<()>,
 }
 
@@ -36,7 +36,7 @@ impl Named {
         save: fn(&Call<'_>, &mut Saver<'_>) -> Result<()>,
         back: fn(&BackwardCtx<'_>, &Tensor, &mut Gradients<'_>) -> Result<()>,
     ) -> Named {
-        Named { name, args, save, saves_output: false, specs: false, saves_nothing: None, back }
+        Named { name, args, save, saves_output: false, specs: false, short: Short::No, back }
     }
 
     const fn with_output(self) -> Named {
@@ -49,7 +49,7 @@ impl Named {
 
     /// Says which calls `save` does nothing for.
     const fn saving_nothing(self, of: fn(&Call<'_>) -> bool) -> Named {
-        Named { saves_nothing: Some(of), ..self }
+        Named { short: Short::If(of), ..self }
     }
 }
 
@@ -66,12 +66,8 @@ impl VjpRule for Named {
         self.specs
     }
 
-    fn is_short(&self) -> bool {
-        self.saves_nothing.is_some()
-    }
-
-    fn short_bits(&self, call: &Call<'_>) -> Option<u64> {
-        self.saves_nothing.is_some_and(|of| of(call)).then_some(0)
+    fn short(&self) -> Short {
+        self.short
     }
 
     fn save_inputs(&self, call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {

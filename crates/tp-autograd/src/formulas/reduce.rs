@@ -65,6 +65,7 @@ fn save_sum(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
 
 fn sum(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
     let spread = match ctx.input_spec(0) {
+        Some(x) if x.dtype == grad.dtype() && ctx.values().is_empty() => ops::expand(grad, &x.sizes)?,
         Some(x) if x.dtype != grad.dtype() => spread(ctx, &ops::astype(grad.clone(), x.dtype)?)?,
         _ => spread(ctx, grad)?,
     };

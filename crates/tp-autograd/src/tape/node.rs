@@ -162,12 +162,17 @@ impl Node {
             let n = node.as_ref();
             let (outputs, edges) = (n.outputs as usize, n.edges as usize);
             let slots = n.slots_ptr();
-            for nr in 0..outputs {
+            // The usual one of each first: the loops are seldom entered.
+            ptr::drop_in_place(slots);
+            for nr in 1..outputs {
                 ptr::drop_in_place(slots.add(nr));
             }
             let edge = slots.add(outputs).cast::<Edge>();
-            for k in 0..edges {
-                ptr::drop_in_place(edge.add(k));
+            if edges > 0 {
+                ptr::drop_in_place(edge);
+                for k in 1..edges {
+                    ptr::drop_in_place(edge.add(k));
+                }
             }
             let flags = n.flags.load(Ordering::Acquire);
             if n.saved | n.values != 0 || flags & flag::SPECS != 0 {

@@ -15,21 +15,25 @@ use tp_tensor::Tensor;
 /// No more arguments than a set of them has bits.
 const MOST: usize = 64;
 
-/// The arguments that are tensors and require grad, as bits; None where an item of a list does, or there are too many.
+/// The arguments that are tensors and require grad, and those that are floating tensors, as bits; None where an item of
+/// a list requires grad, or there are too many.
 #[inline(always)]
-pub(crate) fn requiring(args: &[Arg<'_>]) -> Option<u64> {
+fn sets(args: &[Arg<'_>]) -> Option<(u64, u64)> {
     if args.len() > MOST {
         return None;
     }
-    let (mut set, mut in_list) = (0, false);
+    let (mut requiring, mut floating, mut in_list) = (0, 0, false);
     for (i, arg) in args.iter().enumerate() {
         match arg {
-            Arg::Tensor(t) if t.requires_grad() => set |= 1 << i,
+            Arg::Tensor(t) => {
+                requiring |= u64::from(t.requires_grad()) << i;
+                floating |= u64::from(t.dtype().is_float()) << i;
+            }
             Arg::Tensors(_) | Arg::OptTensors(_) => arg.for_each_tensor(|t| in_list |= t.requires_grad()),
             _ => {}
         }
     }
-    (!in_list).then_some(set)
+    (!in_list).then_some((requiring, floating))
 }
 
 /// Calls `f` with the positions of the bits of `set`, lowest first.
@@ -42,10 +46,12 @@ pub(crate) fn for_each_bit(set: u64, mut f: impl FnMut(usize)) {
     }
 }
 
-/// Runs a call whose rule keeps nothing of it but `bits` and specs, and records it where one of `set` needs a gradient.
+/// Runs a call whose rule keeps nothing of it but specs, and with `kinds` the bits of `Short::Kinds`, and records it.
 /// None where it has no short form.
-#[inline(always)]
-pub(crate) fn record(call: &Call<'_>, rule: &Rule, set: u64, bits: u64) -> Option<Result<Tensor>> {
+#[inline(never)]
+pub(crate) fn record(call: &Call<'_>, rule: &Rule, kinds: bool) -> Option<Result<Tensor>> {
+    let (requiring, floating) = sets(call.args)?;
+    let (set, bits) = (requiring & rule.args, if kinds { floating << 1 } else { 0 });
     let out = match redispatch_one(call, DispatchKey::Autograd)? {
         Ok(out) => out,
         Err(e) => return Some(Err(e)),
@@ -57,6 +63,17 @@ pub(crate) fn record(call: &Call<'_>, rule: &Rule, set: u64, bits: u64) -> Optio
         }
     }
     Some(Ok(out))
+}
+
+/// The number of bits of a set that is not empty. They are few, and there may be no instruction for it.
+#[inline(always)]
+fn count(set: u64) -> u32 {
+    let (mut n, mut rest) = (1, set & (set - 1));
+    while rest != 0 {
+        n += 1;
+        rest &= rest - 1;
+    }
+    n
 }
 
 /// What a node keeps besides its edges.
@@ -83,8 +100,7 @@ pub(crate) fn tie(
 ) -> Result<()> {
     let counts = Counts {
         outputs: 1,
-        // Without an instruction for it, counting costs more than looking for the usual one.
-        edges: if set & (set - 1) == 0 { 1 } else { set.count_ones() },
+        edges: count(set),
         saved: kept.tensors,
         values: kept.values,
         specs: kept.specs,

@@ -4,7 +4,6 @@
 
 use crate::cpu::rows::{self, row};
 use tp_dispatch::Arg;
-use tp_tensor::Device;
 use tp_tensor::dtype::Category;
 use tp_tensor::layout::same_dims;
 use tp_tensor::scalar::Element;
@@ -149,7 +148,7 @@ fn total<T: Element>(x: &Tensor) -> Option<Tensor>
 where
     rows::Sum<T>: rows::Fold<In = T, Acc = T>,
 {
-    let out = Tensor::empty(&[], T::DTYPE, Device::CPU).ok()?;
+    let out = Tensor::empty_scalar(T::DTYPE).ok()?;
     // SAFETY: all elements of a contiguous tensor are one row; the output has one element.
     unsafe {
         let sum = row::<rows::Sum<T>>(x.data_ptr().cast_const().cast(), x.numel() as usize);

@@ -13,7 +13,7 @@ use pyo3::{IntoPyObjectExt, ffi};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
-use tp_autograd::rule::{BackwardCtx, Gradients, VjpRule};
+use tp_autograd::rule::{BackwardCtx, Gradients, Short, VjpRule};
 use tp_autograd::tape::{Edge, Saver};
 use tp_dispatch::host::{HostObject, HostVisitor};
 use tp_dispatch::{Arg, Call, Error, Result, Schema, Value};
@@ -360,12 +360,8 @@ impl VjpRule for PyRule {
         true
     }
 
-    fn is_short(&self) -> bool {
-        self.is_plain
-    }
-
-    fn short_bits(&self, call: &Call<'_>) -> Option<u64> {
-        Some(self.kinds(call))
+    fn short(&self) -> Short {
+        if self.is_plain { Short::Kinds } else { Short::No }
     }
 
     fn trace(&self, visit: &mut HostVisitor<'_>) {
