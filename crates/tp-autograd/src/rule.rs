@@ -309,7 +309,7 @@ impl<'a> Gradients<'a> {
     }
 
     /// The gradient for edge `k`.
-    #[inline]
+    #[inline(always)]
     pub fn put(&mut self, k: usize, grad: Option<Tensor>) {
         if let Some(slot) = self.slots.get_mut(k) {
             *slot = grad;

@@ -346,6 +346,7 @@ pub fn set_autocast(word: u32) -> u32 {
 }
 
 /// True while this thread includes `key` in every call.
+#[inline]
 pub fn includes(key: DispatchKey) -> bool {
     with(|s| KeySet(s.modes.get().include()).contains(key))
 }

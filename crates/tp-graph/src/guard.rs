@@ -30,8 +30,8 @@ pub struct GuardSet {
     changes: AtomicU64,
     /// Lifted tensors, and whether each required a gradient.
     lifted: Box<[(Tensor, bool)]>,
-    /// There is more to look at than the arguments one by one.
-    has_more: bool,
+    /// Besides the arguments one by one there are only casts and registrations to look at.
+    is_simple: bool,
 }
 
 /// One captured op. A user's op is called in a run, so that only its contract matters; a built-in one may have become
@@ -181,11 +181,11 @@ impl GuardSet {
             ops: context.ops.into_iter().map(OpGuard::of).collect(),
             lifted: context.lifted.into_iter().map(|t| (t.clone(), t.requires_grad())).collect(),
             args: guards,
-            has_more: true,
+            is_simple: false,
         };
         set.memory = context.memory.into_iter().map(|(a, b)| (a, b, set.share_memory(args, a, b))).collect();
-        set.has_more = set.grad_mode.is_some()
-            || !(set.same.is_empty() && set.memory.is_empty() && set.ops.is_empty() && set.lifted.is_empty());
+        set.is_simple =
+            set.grad_mode.is_none() && set.same.is_empty() && set.memory.is_empty() && set.lifted.is_empty();
         set
     }
 
@@ -213,7 +213,11 @@ impl GuardSet {
                 return false;
             }
         }
-        !self.has_more || self.rest_holds(args)
+        if self.is_simple {
+            return self.autocast == state::autocast()
+                && (registry::changes() == self.changes.load(Ordering::Relaxed) || self.ops_hold());
+        }
+        self.rest_holds(args)
     }
 
     fn rest_holds(&self, args: &[Arg<'_>]) -> bool {

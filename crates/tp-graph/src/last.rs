@@ -47,7 +47,7 @@ fn with<R>(function: u32, f: impl FnOnce(&mut Last) -> R) -> R {
 }
 
 /// A run of a plan with one region, whose marker is always the same.
-#[inline]
+#[inline(always)]
 pub(crate) fn note_one(function: u32, entry: &Arc<Entry>, marker: &Arc<CodegenMarker>) {
     let this = (function, Arc::as_ptr(entry));
     if noted().get() != this {

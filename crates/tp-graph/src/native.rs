@@ -86,7 +86,7 @@ impl NativeKernel {
             return Err(Error::internal("TP9110", "not one loop"));
         };
         // SAFETY: the caller's promise.
-        Ok(unsafe { self.kernel.run_flat(n, reads, scalars, &[write]) }?)
+        Ok(unsafe { self.kernel.run_fresh(n, reads, scalars, write) }?)
     }
 
     /// # Safety

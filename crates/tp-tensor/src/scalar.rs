@@ -14,7 +14,11 @@ use crate::dtype::{Category, DType};
 ///
 /// Equality and hash are by kind and bits: `1`, `1.0` and `True` differ, so do `0.0` and `-0.0`, and a NaN equals
 /// itself. That is what guards and caches need; numeric comparison goes through [`Scalar::to`].
+///
+/// The tag fills a word: a shorter one leaves padding, which compilers copy in overlapping parts, and the processor waits
+/// wherever it reads such parts back.
 #[derive(Clone, Copy, Debug)]
+#[repr(u64)]
 pub enum Scalar {
     Bool(bool),
     Int(i64),

@@ -128,7 +128,7 @@ impl StorageHeader {
     }
 
     /// CPU memory of `nbytes`, uninitialised, one reference.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new_cpu(nbytes: usize) -> Result<NonNull<StorageHeader>, TensorError> {
         let oom = || TensorError::OutOfMemory { bytes: nbytes, device: Device::CPU };
         if nbytes <= INLINE_DATA {

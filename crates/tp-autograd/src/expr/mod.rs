@@ -247,8 +247,8 @@ impl VjpRule for ExprRule {
     ) -> Result<()> {
         let Some(Some(grad)) = grads.first() else { return Ok(()) };
         let (edges, bits) = (ctx.edges(), ctx.bits());
-        let plan = self.plan(edges);
         if let [e] = edges
+            && let plan = &self.plans[(1 << (e.arg() & record::MOST)) & (self.plans.len() - 1)]
             && bits & 1 == 0
             && let Some(Some(formula)) = self.formulas.get(e.arg())
             && let Some(g) = self.single(ctx, formula, grad, plan)?
@@ -256,7 +256,7 @@ impl VjpRule for ExprRule {
             out.put(0, Some(like_operand(g, bits, 0)?));
             return Ok(());
         }
-        self.backward_each(ctx, grad, plan, out)
+        self.backward_each(ctx, grad, self.plan(edges), out)
     }
 }
 
@@ -290,7 +290,7 @@ impl ExprRule {
 }
 
 /// A gradient in the dtype that a node's bits give for the operand of edge `k`.
-#[inline]
+#[inline(always)]
 fn like_operand(g: Tensor, bits: u64, k: usize) -> Result<Tensor> {
     let code = (bits >> (DTYPE_SHIFT + 4 * k) & 15) as u8;
     match DType::from_code(code) {

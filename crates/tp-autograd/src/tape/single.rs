@@ -98,13 +98,8 @@ pub(crate) fn tie(
     kept: &Kept,
     fill: impl FnOnce(&mut Draft),
 ) -> Result<()> {
-    let counts = Counts {
-        outputs: 1,
-        edges: count(set),
-        saved: kept.tensors,
-        values: kept.values,
-        specs: kept.specs,
-    };
+    let counts =
+        Counts { outputs: 1, edges: count(set), saved: kept.tensors, values: kept.values, specs: kept.specs };
     let head = Head { op: Some(call.op), bits: kept.bits, flags: 0, seq: 0, extra: ptr::null_mut() };
     let mut draft = Draft::new(rule, &head, &counts)?;
     fill(&mut draft);

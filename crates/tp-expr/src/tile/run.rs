@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use smallvec::SmallVec;
 
 use super::Strided;
-use super::compile::{MAX_INPUTS, Place, TileKernel};
+use super::compile::{MAX_INPUTS, Place, Step, TileKernel};
 use super::gather::{Blocks, Collapsed, Direction, copy_block, copy_tile};
 use crate::error::ExprError;
 use crate::pool;
@@ -98,6 +98,45 @@ impl TileKernel {
         unsafe { call.run(n) }
     }
 
+    /// As [`TileKernel::run_flat`], for one output that overlaps no input, and as many operands as the program has.
+    ///
+    /// # Safety
+    /// As for [`TileKernel::run_flat`]; the number of operands is right.
+    #[inline]
+    pub unsafe fn run_fresh(
+        &self,
+        n: usize,
+        inputs: &[*const u8],
+        scalars: u64,
+        output: *mut u8,
+    ) -> Result<(), ExprError> {
+        if let [step] = &*self.steps
+            && (1..=SMALL).contains(&n)
+            && self.is_small
+        {
+            return unsafe { self.run_step(step, n, inputs, scalars, output) };
+        }
+        unsafe { self.run_flat(n, inputs, scalars, &[output]) }
+    }
+
+    /// The one step of a program.
+    #[inline(always)]
+    unsafe fn run_step(
+        &self,
+        step: &Step,
+        n: usize,
+        inputs: &[*const u8],
+        scalars: u64,
+        output: *mut u8,
+    ) -> Result<(), ExprError> {
+        let place = |place: Place| match inputs.get(usize::from(place)) {
+            Some(&input) => input,
+            None => self.constants[usize::from(place) - inputs.len() - 1].as_ptr(),
+        };
+        let by_zero = unsafe { (step.kernel)(output, step.args.map(place), step.uniform(scalars), n) };
+        if by_zero { Err(ExprError::DivisionByZero) } else { Ok(()) }
+    }
+
     /// Runs over an iteration shape. Strides are in elements, any sign, 0 to broadcast; outputs reach each element of
     /// theirs once. An output may be an input's memory if they coincide element by element.
     ///
@@ -167,12 +206,7 @@ impl TileKernel {
         outputs: &[*mut u8],
     ) -> Result<(), ExprError> {
         if let ([step], [out]) = (&*self.steps, outputs) {
-            let place = |place: Place| match inputs.get(usize::from(place)) {
-                Some(&input) => input,
-                None => self.constants[usize::from(place) - inputs.len() - 1].as_ptr(),
-            };
-            let by_zero = unsafe { (step.kernel)(*out, step.args.map(place), step.uniform(scalars), n) };
-            return if by_zero { Err(ExprError::DivisionByZero) } else { Ok(()) };
+            return unsafe { self.run_step(step, n, inputs, scalars, *out) };
         }
         let mut slots = MaybeUninit::<[u64; SMALL * SMALL_SLOTS]>::uninit();
         let mut table = [std::ptr::null_mut::<u8>(); SMALL_PLACES];

@@ -29,6 +29,7 @@ pub fn install() {
 }
 
 /// True while calls of this thread are being captured. Inside a kernel or a fake rule they are not.
+#[inline]
 pub fn active() -> bool {
     state::includes(DispatchKey::Capture)
 }

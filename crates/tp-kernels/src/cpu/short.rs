@@ -5,7 +5,6 @@
 use crate::cpu::rows::{self, row};
 use tp_dispatch::Arg;
 use tp_tensor::dtype::Category;
-use tp_tensor::layout::same_dims;
 use tp_tensor::scalar::Element;
 use tp_tensor::{DType, Scalar, Tensor};
 
@@ -73,7 +72,7 @@ fn tensors<F: Function>(a: &Tensor, b: &Tensor) -> Option<Tensor> {
         && a.numel() <= SMALL
         && a.is_contiguous()
         && b.is_contiguous()
-        && same_dims(a.sizes(), b.sizes());
+        && a.sizes() == b.sizes();
     if !fits {
         return None;
     }

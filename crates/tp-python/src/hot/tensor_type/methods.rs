@@ -71,6 +71,9 @@ struct Method {
     def: Arc<OpDef>,
     /// None where a default has to be looked up at every call.
     defaults: Option<[Arg<'static>; FEW]>,
+    /// How many parameters it has; bit k of `fits`: k arguments may be given.
+    len: usize,
+    fits: u32,
 }
 
 /// Packets are touched with the interpreter lock held only.
@@ -105,7 +108,16 @@ fn method_of(row: &Row, known: &[OpHandle]) -> Result<Method> {
     let def =
         first.def().ok_or_else(|| Error::internal("TP9005", "a method without an op").with_op(&name))?;
     let defaults = simple_defaults(&def);
-    Ok(Method { packet, def, defaults })
+    let params = &def.params;
+    let fits = (0..=params.len().min(FEW)).filter(|&k| may_give(params, k)).fold(0, |bits, k| bits | 1 << k);
+    let len = params.len().min(FEW);
+    Ok(Method { packet, defaults, len, fits, def })
+}
+
+/// Whether the first `given` arguments may be a tensor and, behind it, sizes.
+fn may_give(params: &Params, given: usize) -> bool {
+    let counts = params.required <= given && given <= params.len() && params.len() <= FEW;
+    counts && (given <= 1 || params.all[1].kind == ParamKind::Ints)
 }
 
 /// One argument per parameter: its default, where every default is a plain value.
@@ -162,20 +174,29 @@ unsafe fn defaulted(method: &Method, given: &[Arg<'_>]) -> Option<Result<Obj>> {
         Ok(session) => session,
         Err(e) => return Some(Err(e)),
     };
-    let params = &session.def().params;
-    if params.required > given.len() || params.len() < given.len() || params.len() > FEW {
-        return None;
-    }
-    if given.len() > 1 && params.all[1].kind != ParamKind::Ints {
-        return None;
-    }
-    let mut args = match &method.defaults {
-        Some(known) if Arc::ptr_eq(&method.def, session.def()) => *known,
-        _ => looked_up(params, given.len())?,
+    let mut args = [Arg::None; FEW];
+    let len = match &method.defaults {
+        Some(known) if Arc::ptr_eq(&method.def, session.def()) => {
+            if method.fits >> given.len() & 1 == 0 {
+                return None;
+            }
+            for (slot, arg) in args.iter_mut().zip(&known[..method.len]) {
+                *slot = *arg;
+            }
+            method.len
+        }
+        _ => {
+            let params = &session.def().params;
+            if !may_give(params, given.len()) {
+                return None;
+            }
+            args = looked_up(params, given.len())?;
+            params.len()
+        }
     };
     args[..given.len()].copy_from_slice(given);
     // SAFETY: lock held.
-    Some(unsafe { packet::run(&session, op, &args[..params.len()], HostArgs::NONE) })
+    Some(unsafe { packet::run(&session, op, &args[..len], HostArgs::NONE) })
 }
 
 /// The defaults of the parameters that were not given.
