@@ -63,8 +63,9 @@ builtins! {
     RESHAPE = "reshape", EXPAND = "expand", PERMUTE = "permute_dims", TRANSPOSE = "transpose",
     SQUEEZE = "squeeze", UNSQUEEZE = "unsqueeze", SLICE = "slice", SELECT = "select", FLIP = "flip", ROLL = "roll",
     SLICE_BACKWARD = "slice_backward", SELECT_BACKWARD = "select_backward",
+    VIEW_PART = "view_part", VIEW_EMBED = "view_embed", VIEW_ERASE = "view_erase", ZERO_ = "zero_",
     TRIL = "tril", TRIU = "triu",
-    COPY_ = "copy_", TAKE = "take", INDEX_SELECT = "index_select", GATHER = "gather",
+    COPY_ = "copy_", INDEX_SELECT = "index_select", GATHER = "gather",
     SCATTER_ADD = "scatter_add", INDEX_ADD = "index_add", INDEX = "index", INDEX_PUT = "index_put",
 }
 

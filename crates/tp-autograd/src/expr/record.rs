@@ -2,9 +2,9 @@
 //! the node; what is saved, and in which order, is what `save_inputs` and `save_outputs` of the rule say.
 
 use super::{DTYPE_SHIFT, ExprRule};
-use crate::meta;
 use crate::rule::RuleHandle;
 use crate::tape::{self, Counts, Draft, Edge, Head, Node, SavedTensor, flag};
+use crate::{meta, view};
 use std::ptr;
 use tp_dispatch::dispatcher::redispatch_short;
 use tp_dispatch::{Arg, Call, DispatchKey, Error, Result, Rets, Value, push_tensor, redispatch};
@@ -122,8 +122,8 @@ impl ExprRule {
                 }
             }
             let mut flags = if reaches { flag::REACHES } else { 0 };
-            if out.is_view() && call.opt_tensor(0).is_some_and(|x| x.shares_storage(out)) {
-                flags |= flag::VIEW;
+            if out.is_view() {
+                flags |= view::made(call, out);
             }
             let node = draft.finish_with(tape::tick(newest), flags);
             if reaches {

@@ -135,6 +135,11 @@ fn handle(name: &str, op: &OnceLock<OpHandle>, args: usize) -> Result<OpHandle> 
 }
 
 impl Formula {
+    /// Zero whatever the gradient is.
+    pub fn is_zero(&self) -> bool {
+        self.result == Source::Number(Scalar::Int(0))
+    }
+
     /// Op and operands of a formula that is one call of at most two operands.
     #[inline]
     pub fn single(&self) -> Option<(Result<OpHandle>, &[Source])> {

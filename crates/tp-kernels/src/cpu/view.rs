@@ -9,7 +9,7 @@ use tp_tensor::{Device, Layout, Tensor};
 pub fn reshape(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let x = call.tensor(0)?;
     rets.push(Value::Tensor(match shaped(call)? {
-        Shaped::View(layout) => x.view(&layout)?,
+        Shaped::View(layout) => x.view(&layout)?.linked(x),
         Shaped::Copy(sizes) => {
             let out = Tensor::empty(&sizes, x.dtype(), Device::CPU)?;
             copy::copy_into(&out.view(&Layout::contiguous(x.sizes()))?, x)?;
