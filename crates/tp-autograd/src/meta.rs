@@ -178,6 +178,10 @@ pub(crate) fn set_history(t: &Tensor, node: NodeRef, nr: u32) {
 
 /// Gives a tensor another history: it was written to in place. A gradient that is kept for it is kept on.
 pub(crate) fn rebase(t: &Tensor, node: NodeRef, nr: u32) {
+    // A node below may have saved this very tensor, before it was written to: a cycle that only the host can find.
+    if t.storage().was_saved() {
+        Node::list_below(&node);
+    }
     if node.reaches_host() {
         reaches(t);
     }

@@ -47,7 +47,7 @@ pub(crate) fn made(call: &Call<'_>, y: &Tensor) -> u16 {
 }
 
 /// A base that the host's collector looks at is owned by way of its object.
-fn hand_over(view: &Tensor) {
+pub(crate) fn hand_over(view: &Tensor) {
     let (Some(base), None) = (view.base(), view.handed_base()) else { return };
     if let (true, Some(hooks)) = (base.needs_tracking(), hooks::host_hooks()) {
         own_base(view, base, hooks);
