@@ -167,10 +167,10 @@ pub(crate) fn base_to_tell(t: &Tensor) -> Result<Option<Tensor>> {
         return Err(foreign_view("a view that a foreign function returned is used in an in-place operation"));
     }
     // Of memory without a history only these two may be in sight: a third would not be told.
-    let told = if t.requires_grad() { base.requires_grad() } else { t.storage().live_headers() == 2 };
-    if !t.requires_grad() && base.requires_grad() {
-        return Err(hidden_view());
-    }
+    let told = match (t.requires_grad(), base.requires_grad()) {
+        (false, false) => t.storage().live_headers() == 2,
+        (of_view, of_base) => of_view && of_base,
+    };
     if told && Place::of(base, t).is_some() { Ok(Some(base.clone())) } else { Err(shared_memory()) }
 }
 
@@ -361,14 +361,7 @@ fn shared_memory() -> Error {
 }
 
 #[cold]
-fn hidden_view() -> Error {
-    let message = "values that require grad would be written through a view that was made while gradients were not recorded";
-    Error::autograd("TP3025", message)
-        .note("make the view outside of no_grad(), or write inside of no_grad()")
-}
-
-#[cold]
 fn foreign_view(message: &str) -> Error {
-    Error::autograd("TP3026", message)
+    Error::autograd("TP3025", message)
         .note("its gradient is that of the function, which the write would go past; clone() the result first")
 }

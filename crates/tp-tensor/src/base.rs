@@ -51,13 +51,6 @@ impl Tensor {
         }
     }
 
-    /// `link`, for a result on its way out.
-    #[must_use]
-    pub fn linked(self, of: &Tensor) -> Tensor {
-        self.link(of);
-        self
-    }
-
     /// From now on the reference to the base is one to its host object, which the caller gives.
     pub fn hand_over_base(&self) -> bool {
         let Some(base) = self.base() else { return false };
