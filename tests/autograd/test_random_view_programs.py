@@ -186,3 +186,21 @@ def test_views_and_writes_give_the_values_and_gradients_of_functional_code(base:
             strict=True,
         ):
             _close(a, b, like)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), base=st.sampled_from(sorted(BASES)))
+def test_compiled_views_and_writes_give_the_values_and_gradients_of_functional_code(
+    data: Any, base: str
+) -> None:
+    """A8: the same programs inside of a compiled training region, beside the reference in the same region."""
+    rng = np.random.default_rng(0)
+    x = tp.from_numpy(rng.uniform(0.5, 1.5, 12)).clone().requires_grad_()
+    w = tp.from_numpy(rng.uniform(0.5, 1.0, 4)).clone().requires_grad_()
+    compiled = tp.compile(lambda x, w: _run(data.draw, x, w, base)[2:])
+    loss, reference = compiled(x, w)
+    np.testing.assert_allclose(loss.item(), reference.item(), rtol=1e-12)
+    own = tp.autograd.grad(loss, [x, w], allow_unused=True, retain_graph=True)
+    expected = tp.autograd.grad(reference, [x, w], allow_unused=True)
+    for a, b, like in zip(own, expected, (x, w), strict=True):
+        _close(a, b, like)

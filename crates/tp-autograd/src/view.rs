@@ -233,15 +233,15 @@ fn saved<'a>(ctx: &BackwardCtx<'a>, k: usize) -> Arg<'a> {
 }
 
 fn part(ctx: &BackwardCtx<'_>, grad: &Tensor) -> Result<Tensor> {
-    ops::VIEW_PART.call(&[Arg::Tensor(grad), saved(ctx, 1), saved(ctx, 2), saved(ctx, 3), saved(ctx, 4)])
+    ops::VIEW_INSIDE.call(&[Arg::Tensor(grad), saved(ctx, 1), saved(ctx, 2), saved(ctx, 3), saved(ctx, 4)])
 }
 
 fn embed(ctx: &BackwardCtx<'_>, part: &Tensor) -> Result<Tensor> {
-    ops::VIEW_EMBED.call(&[Arg::Tensor(part), saved(ctx, 0), saved(ctx, 1), saved(ctx, 3), saved(ctx, 4)])
+    ops::VIEW_BACKWARD.call(&[Arg::Tensor(part), saved(ctx, 0), saved(ctx, 1), saved(ctx, 3), saved(ctx, 4)])
 }
 
 fn erase(ctx: &BackwardCtx<'_>, grad: &Tensor) -> Result<Tensor> {
-    ops::VIEW_ERASE.call(&[Arg::Tensor(grad), saved(ctx, 1), saved(ctx, 2), saved(ctx, 3), saved(ctx, 4)])
+    ops::VIEW_OUTSIDE.call(&[Arg::Tensor(grad), saved(ctx, 1), saved(ctx, 2), saved(ctx, 3), saved(ctx, 4)])
 }
 
 /// The view in a gradient that nobody else sees, to be written to; so a chain of writes costs what it writes, not the

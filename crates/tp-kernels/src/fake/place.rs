@@ -62,14 +62,14 @@ fn refuse(why: &str) -> Error {
     Error::value("TP1141", format!("no place for a view: {why}"))
 }
 
-/// The arguments of `view_part` and `view_erase`: x, base_strides, shape, strides, offset.
+/// The arguments of `view_inside_backward` and `view_outside_backward`: x, base_strides, shape, strides, offset.
 pub fn place<'a>(call: &Call<'a>) -> Result<Place<'a>> {
     let (base_sizes, base_strides) = (call.tensor(0)?.sizes(), call.ints(1)?);
     let (sizes, strides, offset) = (call.ints(2)?, call.ints(3)?, call.int(4)?);
     Place { base_sizes, base_strides, sizes, strides, offset }.check()
 }
 
-/// Those of `view_embed`: part, base_shape, base_strides, strides, offset.
+/// Those of `view_backward`: part, base_shape, base_strides, strides, offset.
 pub fn embed_place<'a>(call: &Call<'a>) -> Result<Place<'a>> {
     let (base_sizes, base_strides) = (call.ints(1)?, call.ints(2)?);
     let (sizes, strides, offset) = (call.tensor(0)?.sizes(), call.ints(3)?, call.int(4)?);

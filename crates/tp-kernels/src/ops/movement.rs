@@ -129,26 +129,26 @@ pub static ROWS: &[Row] = &[
     // (in elements, from the base's first) say where a view lies in it: read the part, put it into zeros, clear it.
     op!(
         [
-            "view_part(Tensor x, SymInt[] base_strides, SymInt[] shape, SymInt[] strides, SymInt offset) -> Tensor"
+            "view_inside_backward(Tensor x, SymInt[] base_strides, SymInt[] shape, SymInt[] strides, SymInt offset) -> Tensor"
         ],
         Some(fake::place::part),
         cpu::place::part,
-        Rule("view_part")
+        Rule("view_inside_backward")
     ),
     op!(
         [
-            "view_embed(Tensor part, SymInt[] base_shape, SymInt[] base_strides, SymInt[] strides, SymInt offset) -> Tensor"
+            "view_backward(Tensor part, SymInt[] base_shape, SymInt[] base_strides, SymInt[] strides, SymInt offset) -> Tensor"
         ],
         Some(fake::place::embed),
         cpu::place::embed,
-        Rule("view_embed")
+        Rule("view_backward")
     ),
     op!(
         [
-            "view_erase(Tensor x, SymInt[] base_strides, SymInt[] shape, SymInt[] strides, SymInt offset) -> Tensor"
+            "view_outside_backward(Tensor x, SymInt[] base_strides, SymInt[] shape, SymInt[] strides, SymInt offset) -> Tensor"
         ],
         Some(fake::place::erase),
         cpu::place::erase,
-        Rule("view_erase")
+        Rule("view_outside_backward")
     ),
 ];

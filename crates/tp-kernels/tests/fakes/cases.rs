@@ -343,7 +343,7 @@ pub fn cases(op: OpHandle) -> Vec<Args> {
         "select_backward" => {
             vec![vec![Value::Tensor(iota(&[3], DType::F32)), ints(&[2, 3]), Value::Int(0), Value::Int(1)]]
         }
-        "view_part" | "view_erase" => [(vec![3, 1], 1), (vec![1, 2], 0)]
+        "view_inside_backward" | "view_outside_backward" => [(vec![3, 1], 1), (vec![1, 2], 0)]
             .into_iter()
             .map(|(base, offset)| {
                 let shape = ints(&[2]);
@@ -356,7 +356,7 @@ pub fn cases(op: OpHandle) -> Vec<Args> {
                 ]
             })
             .collect(),
-        "view_embed" => vec![vec![
+        "view_backward" => vec![vec![
             Value::Tensor(iota(&[2], DType::F32)),
             ints(&[2, 3]),
             ints(&[1, 2]),
