@@ -198,6 +198,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1138", "The source does not have the indexed shape.", _SHAPES),
     ("TP1139", "Values do not broadcast to the indexed shape.", _SHAPES),
     ("TP1140", "Sorted values or a search line must have one dimension.", "reshape it"),
+    ("TP1141", "A view has no place in its base: it overlaps itself or reaches outside.", _SHAPES),
     ("TP1150", "flatten: the first axis comes after the last one.", "swap them"),
     (
         "TP1151",

@@ -1,11 +1,14 @@
-//! Calls that write to an argument. The written tensor gets a new history over its old one. Where that cannot be
-//! right (leaves, views of leaves, tensors whose memory others see without knowing) the call is refused before
-//! anything is written; tensors that see the write without being told are refused when they are next used (`meta`).
+//! Calls that write to an argument. The written tensor gets a new history over its old one, and so does the base of a
+//! view (`view`). Where that cannot be right (leaves, views of leaves, tensors whose memory others see without knowing)
+//! the call is refused before anything is written; tensors that see the write without being told are refused when they
+//! are next used (`meta`).
 
 use crate::meta;
 use crate::resolve::resolve;
 use crate::rule::Rule;
 use crate::tape::{self, Edges, NodeRef, Recipe, Saved, Saver};
+use crate::view::{self, Through};
+use smallvec::SmallVec;
 use tp_dispatch::{Arg, Call, DispatchKey, Error, Result, Rets, redispatch};
 use tp_tensor::Tensor;
 
@@ -23,13 +26,26 @@ pub(crate) fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     if edges.is_empty() || written(call).all(|t| !t.dtype().is_float()) {
         return redispatch(call, DispatchKey::Autograd, rets);
     }
-    for t in written(call) {
-        check_shared(call, t)?;
+    let mut through: SmallVec<[Option<Through>; 1]> = SmallVec::new();
+    for (i, t) in positions(call) {
+        let named = |e: Error| e.with_op(call.op.name());
+        let begun = view::base_to_tell(t).map_err(named)?.map(|base| Through::begin(base, t));
+        let mut begun = begun.transpose().map_err(named)?;
+        if let Some(write) = &mut begun {
+            write.redirect(i, rule, &mut edges)?;
+        }
+        through.push(begun);
     }
-    run(call, rets, rule, edges)
+    run(call, rets, rule, edges, through)
 }
 
-fn run(call: &Call<'_>, rets: &mut Rets, rule: &Rule, mut edges: Edges) -> Result<()> {
+fn run(
+    call: &Call<'_>,
+    rets: &mut Rets,
+    rule: &Rule,
+    mut edges: Edges,
+    through: SmallVec<[Option<Through>; 1]>,
+) -> Result<()> {
     let mut saved = Saved::default();
     rule.get().save_inputs(call, &mut Saver::new(&edges, &mut saved))?;
     redispatch(call, DispatchKey::Autograd, rets)?;
@@ -37,17 +53,28 @@ fn run(call: &Call<'_>, rets: &mut Rets, rule: &Rule, mut edges: Edges) -> Resul
     let outputs = written(call).count() as u32;
     let recipe = Recipe { rule, op: Some(call.op), edges: &mut edges, saved: &mut saved, outputs, flags: 0 };
     let node = recipe.build(|_, _| {})?;
-    for (nr, t) in written(call).enumerate() {
-        if t.dtype().is_float() {
-            meta::rebase(t, node.clone(), nr as u32);
+    for (nr, (t, through)) in (0..).zip(written(call).zip(through)) {
+        if !t.dtype().is_float() {
+            continue;
         }
+        // A view that was overwritten by what has no history follows its base.
+        if through.is_none() || !node.edges().is_empty() {
+            meta::rebase(t, node.clone(), nr);
+        }
+        through.map_or(Ok(()), |write| write.end(t, &node, nr))?;
     }
     Ok(())
 }
 
+/// The tensors the call writes to, and which arguments they are.
+fn positions<'a>(call: &'a Call<'_>) -> impl Iterator<Item = (usize, &'a Tensor)> {
+    let at = |&i: &u8| Some((usize::from(i), call.args.get(usize::from(i)).and_then(Arg::tensor)?));
+    call.def.params.written.iter().filter_map(at)
+}
+
 /// The tensors the call writes to.
 fn written<'a>(call: &'a Call<'_>) -> impl Iterator<Item = &'a Tensor> {
-    call.def.params.written.iter().filter_map(|&i| call.args.get(i as usize).and_then(Arg::tensor))
+    positions(call).map(|(_, t)| t)
 }
 
 /// A user's op that writes has no formula; letting it run would give gradients of the old values.
@@ -116,41 +143,8 @@ pub fn adopt(t: &Tensor, from: &Tensor) -> Result<()> {
             Some(before) => check_leaf(&before)?,
             None => return Err(leaf_written("a leaf that requires grad is used in an in-place operation")),
         }
-    } else if t.storage().live_headers() != 1 {
-        return Err(shared_memory());
     }
-    meta::rebase(t, node, nr);
-    Ok(())
-}
-
-/// Whether a write through `view` can become a new history of `base`.
-pub(crate) fn check_assignable(base: &Tensor, view: &Tensor) -> Result<()> {
-    if base.requires_grad() {
-        check_leaf(&meta::gradient_edge(base)?.0)?;
-    }
-    let others = base.storage().live_headers() > 2 && !base.requires_grad();
-    if !others && base.is_contiguous() && base.shares_storage(view) {
-        return Ok(());
-    }
-    Err(shared_memory())
-}
-
-/// A tensor without a history is about to get one. Others over the same memory would see the values and not the
-/// history: their gradients would silently be wrong.
-fn check_shared(call: &Call<'_>, t: &Tensor) -> Result<()> {
-    if t.requires_grad() || t.storage().live_headers() == 1 {
-        return Ok(());
-    }
-    Err(shared_memory().with_op(call.op.name()))
-}
-
-#[cold]
-fn shared_memory() -> Error {
-    let message =
-        "values that require grad would be written to memory that other tensors share without knowing";
-    Error::autograd("TP3019", message)
-        .note(
-            "build the result with stack(), concat(), where() or index_put() instead of writing into a view",
-        )
-        .note("or write to the whole tensor itself, after every view of it is gone")
+    let through = view::base_to_tell(t)?.map(|base| Through::late(base, t)).transpose()?;
+    meta::rebase(t, node.clone(), nr);
+    through.map_or(Ok(()), |write| write.end(t, &node, nr))
 }

@@ -3,8 +3,8 @@
 use crate::discard::is_spent;
 use crate::resolve::{self, resolve};
 use crate::rule::Short;
-use crate::tape::{self, Edge, Edges, Recipe, Saved, Saver, flag, single};
-use crate::{anomaly, inplace};
+use crate::tape::{self, Edge, Edges, Recipe, Saved, Saver, single};
+use crate::{anomaly, inplace, view};
 use std::mem::ManuallyDrop;
 use tp_dispatch::{Arg, Call, DispatchKey, Registry, Result, Rets, Value, redispatch, state};
 use tp_tensor::Tensor;
@@ -98,8 +98,8 @@ fn count(rets: &Rets) -> u32 {
 /// Marks the node of a call that returned a view of its first argument.
 #[inline]
 fn view_flag(call: &Call<'_>, rets: &Rets) -> u16 {
-    match (rets.first(), call.args.first()) {
-        (Some(Value::Tensor(y)), Some(Arg::Tensor(x))) if y.is_view() && y.shares_storage(x) => flag::VIEW,
+    match rets.first() {
+        Some(Value::Tensor(y)) if y.is_view() => view::made(call, y),
         _ => 0,
     }
 }

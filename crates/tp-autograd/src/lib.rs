@@ -3,7 +3,6 @@
 //! knows no graph and no Python: foreign rules come in as `VjpRule` objects, host objects as opaque pointers.
 
 pub mod anomaly;
-mod assign;
 mod discard;
 mod engine;
 mod expr;
@@ -18,8 +17,8 @@ mod resolve;
 pub mod rule;
 mod spin;
 pub mod tape;
+mod view;
 
-pub use assign::assign;
 pub use engine::{GradOptions, backward, backward_from, grad, hide_leaf, reaches_other_leaf};
 pub use hooks::{HostHooks, set_host_hooks};
 pub use inplace::adopt;

@@ -1,9 +1,9 @@
 //! The tape's part of a tensor: which node made it, where its gradient is kept, and what makes a leaf. The bit that
 //! says whether a tensor requires grad lives in the tensor's keys.
 
-use crate::hooks;
 use crate::spin::Spin;
 use crate::tape::{GradHook, GradSlot, HookId, Kept, Leaf, Node, NodeRef};
+use crate::{hooks, view};
 use std::alloc::{Layout, handle_alloc_error};
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
@@ -138,10 +138,18 @@ fn leaf_of(node: &Node) -> Option<&Leaf> {
 
 /// The history of a tensor that has one: node, output number, version.
 #[inline]
-fn history(t: &Tensor) -> Option<(NodeRef, u32, u32)> {
+pub(crate) fn history(t: &Tensor) -> Option<(NodeRef, u32, u32)> {
     match Part::of(t)? {
         Part::Made(node) => Some((NodeRef::clone(&node), 0, 0)),
         Part::Meta(meta) => meta.history(),
+    }
+}
+
+/// The node before any write in place.
+pub(crate) fn made(t: &Tensor) -> Option<NodeRef> {
+    match Part::of(t)? {
+        Part::Made(node) => Some(NodeRef::clone(&node)),
+        Part::Meta(meta) => meta.made.clone(),
     }
 }
 
@@ -170,6 +178,10 @@ pub(crate) fn set_history(t: &Tensor, node: NodeRef, nr: u32) {
 
 /// Gives a tensor another history: it was written to in place. A gradient that is kept for it is kept on.
 pub(crate) fn rebase(t: &Tensor, node: NodeRef, nr: u32) {
+    // A node below may have saved this very tensor, before it was written to: a cycle that only the host can find.
+    if t.storage().was_saved() {
+        Node::list_below(&node);
+    }
     if node.reaches_host() {
         reaches(t);
     }
@@ -232,17 +244,20 @@ pub(crate) fn gradient_edge(t: &Tensor) -> Result<(NodeRef, u32)> {
 fn other_edge(t: &Tensor) -> Result<(NodeRef, u32)> {
     let Some((node, nr, version)) = history(t) else { return accumulator(t) };
     if version != t.storage().version() && !node.is_leaf() {
-        check_stale(t, &node, version)?;
+        return behind(t, node, nr, version);
     }
     Ok((node, nr))
 }
 
-/// The data of `t` changed since its node was set. That is fine only for a view of a leaf: the leaf's accumulator
-/// is still where its gradient goes, and views keep nothing of the data.
+/// The data of `t` changed since its node was set. A view of a leaf may be used on: the leaf's accumulator is still
+/// where its gradient goes, and views keep nothing of the data. Another view follows its base.
 #[cold]
-fn check_stale(t: &Tensor, node: &NodeRef, version: u32) -> Result<()> {
-    if views_leaf(node) {
-        return Ok(());
+fn behind(t: &Tensor, node: NodeRef, nr: u32, version: u32) -> Result<(NodeRef, u32)> {
+    if views_leaf(&node) {
+        return Ok((node, nr));
+    }
+    if let Some(node) = view::follow_base(t)? {
+        return Ok((node, 0));
     }
     let now = t.storage().version();
     let message = format!(
@@ -296,7 +311,14 @@ pub fn grad_fn_edge(t: &Tensor) -> Option<(NodeRef, u32)> {
     if !t.requires_grad() {
         return None;
     }
-    let (node, nr, _) = history(t)?;
+    let (node, nr, version) = history(t)?;
+    if version != t.storage().version()
+        && !node.is_leaf()
+        && !views_leaf(&node)
+        && let Ok(Some(node)) = view::follow_base(t)
+    {
+        return Some((node, 0));
+    }
     (!node.is_leaf()).then_some((node, nr))
 }
 

@@ -63,8 +63,10 @@ builtins! {
     RESHAPE = "reshape", EXPAND = "expand", PERMUTE = "permute_dims", TRANSPOSE = "transpose",
     SQUEEZE = "squeeze", UNSQUEEZE = "unsqueeze", SLICE = "slice", SELECT = "select", FLIP = "flip", ROLL = "roll",
     SLICE_BACKWARD = "slice_backward", SELECT_BACKWARD = "select_backward",
+    VIEW_INSIDE = "view_inside_backward", VIEW_BACKWARD = "view_backward",
+    VIEW_OUTSIDE = "view_outside_backward", ZERO_ = "zero_",
     TRIL = "tril", TRIU = "triu",
-    COPY_ = "copy_", TAKE = "take", INDEX_SELECT = "index_select", GATHER = "gather",
+    COPY_ = "copy_", INDEX_SELECT = "index_select", GATHER = "gather",
     SCATTER_ADD = "scatter_add", INDEX_ADD = "index_add", INDEX = "index", INDEX_PUT = "index_put",
 }
 

@@ -19,6 +19,11 @@ pub trait VjpRule: Send + Sync {
         u64::MAX
     }
 
+    /// The gradient of argument `arg` is zero whatever the gradient of the output: it is overwritten.
+    fn overwrites(&self, _arg: usize) -> bool {
+        false
+    }
+
     /// Saves what exists before the kernel runs. For an op that writes in place this is the last chance to see the
     /// old values.
     fn save_inputs(&self, _call: &Call<'_>, _saver: &mut Saver<'_>) -> Result<()> {

@@ -7,8 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Call;
 use crate::schema::ArgType;
 use crate::value::{Arg, Rets, Value};
-use smallvec::SmallVec;
-use tp_tensor::Tensor;
+use tp_tensor::{Tensor, layout};
 
 /// Runs a kernel that writes to arguments, and moves their versions. A kernel that is not ours may have written
 /// before it failed, and does not look at what it is about to write to.
@@ -54,7 +53,7 @@ pub fn check_writable(x: &Tensor) -> Result<()> {
         )
         .note("work on a copy: x.clone()"));
     }
-    if has_internal_overlap(x) {
+    if !x.is_contiguous() && layout::overlaps(x.sizes(), x.strides()) {
         let message = format!(
             "several elements share one place in memory (shape {:?}, strides {:?}), so writing is ambiguous",
             x.sizes(),
@@ -63,30 +62,6 @@ pub fn check_writable(x: &Tensor) -> Result<()> {
         return Err(Error::value("TP1602", message).note("work on a copy: x.clone()"));
     }
     Ok(())
-}
-
-/// True when two indices may reach one element. Exact for everything that view operations make: dimensions in
-/// order of stride must each step over all that the smaller ones reach.
-fn has_internal_overlap(x: &Tensor) -> bool {
-    if x.is_contiguous() || x.numel() <= 1 {
-        return false;
-    }
-    let mut dims: SmallVec<[(i64, i64); 8]> = x
-        .sizes()
-        .iter()
-        .zip(x.strides())
-        .filter(|(size, _)| **size > 1)
-        .map(|(&size, &stride)| (stride.abs(), size))
-        .collect();
-    dims.sort_unstable();
-    let mut reach = 0;
-    for (stride, size) in dims {
-        if stride <= reach {
-            return true;
-        }
-        reach += stride * (size - 1);
-    }
-    false
 }
 
 /// Bumps the version of every tensor the schema says the op writes to.

@@ -34,6 +34,10 @@ pub(crate) mod flag {
     pub const WIDE: u16 = 1 << 3;
     /// A view made by a view operation of another tensor (shares its storage on purpose).
     pub const VIEW: u16 = 1 << 4;
+    /// It owns a reference to the tensor it is a view of (`base`).
+    pub const LINKED: u16 = 1 << 5;
+    /// That reference is one to the base's Python object.
+    pub const HANDED: u16 = 1 << 6;
 }
 
 pub(crate) const INLINE_DIMS: usize = 4;
@@ -68,6 +72,14 @@ pub(crate) union DimsCell {
 pub(crate) type WideDims = Box<[i64]>;
 
 const _: () = assert!(size_of::<TensorHeader>() == 136);
+
+/// A header that is not the first of its storage has room behind it for the tensor it is a view of.
+#[repr(C)]
+pub(crate) struct ViewHeader {
+    pub(crate) head: TensorHeader,
+    /// Written where the flag `LINKED` is set.
+    pub(crate) base: std::mem::MaybeUninit<crate::Tensor>,
+}
 
 /// First field of whatever the tape keeps on a tensor: what to do with it, so that the slot is one pointer.
 #[repr(C)]

@@ -68,6 +68,25 @@ pub fn is_contiguous(sizes: &[i64], strides: &[i64]) -> bool {
     true
 }
 
+/// True when two indices may reach one element. Exact for everything that view operations make: dimensions in
+/// order of stride must each step over all that the smaller ones reach.
+pub fn overlaps(sizes: &[i64], strides: &[i64]) -> bool {
+    if sizes.contains(&0) {
+        return false;
+    }
+    let axes = sizes.iter().zip(strides).filter(|(size, _)| **size > 1);
+    let mut axes: smallvec::SmallVec<[(i64, i64); 8]> = axes.map(|(&n, &stride)| (stride.abs(), n)).collect();
+    axes.sort_unstable();
+    let mut reach = 0i64;
+    for (stride, size) in axes {
+        if stride <= reach {
+            return true;
+        }
+        reach = reach.saturating_add(stride.saturating_mul(size - 1));
+    }
+    false
+}
+
 /// The common shape of two operands under NumPy's rules.
 pub fn broadcast(a: &[i64], b: &[i64]) -> Result<Dims> {
     let n = a.len().max(b.len());

@@ -2,6 +2,7 @@
 //! handle, and exchange with other array libraries. This crate knows no operator, no tape, no graph and no
 //! Python; the layers above hang their facts on the slots a tensor header offers (`ext`, `host`, `trace`).
 
+pub mod base;
 pub mod device;
 pub mod dim;
 pub mod dtype;

@@ -5,7 +5,7 @@ use crate::device::{Device, DeviceKind};
 use crate::dim::{Dim, Dims};
 use crate::dtype::DType;
 use crate::error::TensorError;
-use crate::header::{DimsCell, INLINE_DIMS, TensorHeader, flag, keybits};
+use crate::header::{DimsCell, INLINE_DIMS, TensorHeader, ViewHeader, flag, keybits};
 use crate::layout::{self, Layout};
 use crate::pool;
 use crate::storage::{Storage, StorageHeader, StorageKind, StorageOwner};
@@ -121,8 +121,8 @@ impl Tensor {
         if !symbolic && Storage(s).kind() != StorageKind::Fake {
             check_reach(layout, dtype, Storage(s).nbytes())?;
         }
-        let block = pool::try_alloc(size_of::<TensorHeader>())
-            .ok_or(TensorError::OutOfMemory { bytes: size_of::<TensorHeader>(), device: self.device() })?;
+        let block = pool::try_alloc(size_of::<ViewHeader>())
+            .ok_or(TensorError::OutOfMemory { bytes: size_of::<ViewHeader>(), device: self.device() })?;
         s.retain();
         let head = block.cast::<TensorHeader>();
         // SAFETY: a fresh block of the right size.
@@ -177,7 +177,7 @@ impl Tensor {
     #[inline]
     fn header_over(&self, sizes: &[i64], strides: &[i64], numel: i64) -> Result<Tensor> {
         let h = self.head();
-        let bytes = size_of::<TensorHeader>();
+        let bytes = size_of::<ViewHeader>();
         let block =
             pool::try_alloc(bytes).ok_or(TensorError::OutOfMemory { bytes, device: self.device() })?;
         let head = block.cast::<TensorHeader>();

@@ -12,7 +12,7 @@ use crate::header::TensorHeader;
 use crate::{pool, runtime};
 use std::any::Any;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Keeps foreign memory (a NumPy array, a DLPack tensor) alive; dropped when the last tensor over it goes.
 /// Dropping may happen on any thread and without the interpreter lock.
@@ -45,10 +45,16 @@ pub struct StorageHeader {
     owner: Option<Box<dyn StorageOwner>>,
     device: Device,
     kind: StorageKind,
-    readonly: bool,
+    /// Of `mark`: the one constant, the other only ever set.
+    marks: AtomicU8,
     fake_id: u32,
     /// Stream that last used device memory (0 = the default stream); meaningless on CPU.
     last_stream: AtomicU64,
+}
+
+mod mark {
+    pub const READONLY: u8 = 1;
+    pub const SAVED: u8 = 2;
 }
 
 /// Bytes of both headers: data of an inline block starts here.
@@ -77,7 +83,16 @@ impl<'a> Storage<'a> {
         self.0.device
     }
     pub fn is_readonly(self) -> bool {
-        self.0.readonly
+        self.0.marks.load(Ordering::Relaxed) & mark::READONLY != 0
+    }
+    /// Whether somebody ever kept a tensor over it for later, itself and not a `detach`.
+    pub fn was_saved(self) -> bool {
+        self.0.marks.load(Ordering::Relaxed) & mark::SAVED != 0
+    }
+    #[inline]
+    pub fn mark_saved(self) {
+        let marks = &self.0.marks;
+        marks.store(marks.load(Ordering::Relaxed) | mark::SAVED, Ordering::Relaxed);
     }
     /// Number of in-place writes so far; views share it.
     #[inline]
@@ -230,7 +245,7 @@ impl StorageHeader {
             ptr::write(&raw mut (*p).owner, owner);
             ptr::write(&raw mut (*p).device, device);
             ptr::write(&raw mut (*p).kind, kind);
-            ptr::write(&raw mut (*p).readonly, readonly);
+            ptr::write(&raw mut (*p).marks, AtomicU8::new(u8::from(readonly) * mark::READONLY));
             ptr::write(&raw mut (*p).fake_id, fake_id);
             ptr::write(&raw mut (*p).last_stream, AtomicU64::new(0));
         }

@@ -1,10 +1,11 @@
 //! `Tensor`: a counted handle to a header over shared storage: its facts, and the slots of the layers above. How
 //! tensors are made is in `make`.
 
+use crate::base;
 use crate::device::Device;
 use crate::dim::{Dim, Dims};
 use crate::dtype::DType;
-use crate::header::{ExtHead, ExtVisitor, INLINE_DIMS, TensorHeader, flag, keybits};
+use crate::header::{ExtHead, ExtVisitor, INLINE_DIMS, TensorHeader, ViewHeader, flag, keybits};
 use crate::layout::Layout;
 use crate::pool;
 use crate::storage::{Storage, StorageHeader};
@@ -170,7 +171,7 @@ impl Tensor {
     }
 
     #[inline]
-    fn flag(&self, bit: u16) -> bool {
+    pub(crate) fn flag(&self, bit: u16) -> bool {
         self.head().flags.load(Ordering::Relaxed) & bit != 0
     }
 
@@ -335,14 +336,27 @@ unsafe fn free_header(head: NonNull<TensorHeader>) {
             (ext.as_ref().table.drop)(ext);
         }
         let flags = *h.flags.get_mut();
-        if flags & flag::WIDE != 0 {
-            ManuallyDrop::drop(&mut h.dims.wide);
+        if flags & (flag::WIDE | flag::LINKED) != 0 {
+            free_rare(head, flags);
         }
         let storage = h.storage;
         if flags & flag::EMBEDDED == 0 {
-            pool::free(head.cast(), size_of::<TensorHeader>());
+            pool::free(head.cast(), size_of::<ViewHeader>());
         }
         StorageHeader::release(storage);
+    }
+}
+
+/// Gives up what few headers own.
+unsafe fn free_rare(head: NonNull<TensorHeader>, flags: u16) {
+    // SAFETY: last handle; the flags say what there is.
+    unsafe {
+        if flags & flag::WIDE != 0 {
+            ManuallyDrop::drop(&mut (*head.as_ptr()).dims.wide);
+        }
+        if flags & flag::LINKED != 0 {
+            base::give_up(head, flags);
+        }
     }
 }
 

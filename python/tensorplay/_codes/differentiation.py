@@ -34,7 +34,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "TP3011",
-        "A tensor was written to behind the back of its history: through a view, a base or a detach under no_grad.",
+        "A tensor was written to behind the back of its history: under no_grad, through a detach() or by a kernel.",
         "write to the tensor itself while gradients are recorded, or clone it first",
     ),
     ("TP3012", "Only floating tensors can require gradients.", "convert with astype(float32)"),
@@ -65,6 +65,11 @@ TABLE: tuple[tuple[str, str, str], ...] = (
         "TP3024",
         "A keyword-only tensor requires a gradient.",
         "make the argument positional, or pass x.detach()",
+    ),
+    (
+        "TP3025",
+        "A view that an op with a backward of its own returned meets a write to the memory behind it.",
+        "clone() the result of the op first",
     ),
     (
         "TP3040",
@@ -263,6 +268,12 @@ f = tp.library.define("ex3024::f", "(Tensor x, *, Tensor w) -> Tensor")
 f.register_kernel("cpu", lambda x, w: x * w)
 f.register_autograd(lambda ctx, grad: grad)
 f(tp.ones((2,)), w=tp.ones((2,)).requires_grad_())
+""",
+    "TP3025": """
+f = tp.library.define("ex3025::f", "(Tensor(a) x) -> Tensor(a)")
+f.register_kernel("cpu", lambda x: x[:1])
+f.register_autograd(lambda ctx, grad: tp.broadcast_to(grad, (2,)))
+f(tp.ones((2,)).requires_grad_() * 1.0).mul_(2.0)
 """,
     "TP3040": """
 tp.ones((2,)).requires_grad_().to("meta")

@@ -45,6 +45,7 @@ x.new_empty(0).set_(x.untyped_storage(), 0, (3,), (1,))
     "TP1138": "tp.ops.tp.index_add(tp.ones((3,)), 0, tp.tensor([0, 1]), tp.ones((3,)))",
     "TP1139": "tp.ones((3,))[[0, 1]] = tp.ones((3,))",
     "TP1140": "tp.searchsorted(tp.ones((2, 2)), tp.ones((2,)))",
+    "TP1141": "tp.ops.tp.view_inside_backward(tp.ones((3,)), [1], [2], [1], 2)",
     "TP1150": "tp.ones((2, 3)).flatten(1, 0)",
     "TP1151": "tp.ones((4,)).split([1, 2])",
     "TP1152": "range(tp.tensor([1, 2]))",

@@ -205,6 +205,10 @@ impl VjpRule for ExprRule {
         self.args
     }
 
+    fn overwrites(&self, arg: usize) -> bool {
+        self.formulas.get(arg).and_then(Option::as_ref).is_some_and(Formula::is_zero)
+    }
+
     #[inline]
     fn save_inputs(&self, call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
         let mut left = self.plan(saver.edges()).uses;

@@ -158,6 +158,11 @@ impl Formula {
         }
     }
 
+    /// Zero whatever the gradient is.
+    pub fn is_zero(&self) -> bool {
+        self.result == Source::Number(Scalar::Int(0))
+    }
+
     /// Op and operands of a formula that is one call of at most two operands.
     #[inline]
     pub fn single(&self) -> Option<(Result<OpHandle>, &[Source])> {

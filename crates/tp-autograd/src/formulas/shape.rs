@@ -33,6 +33,13 @@ pub(super) static RULES: &[Named] = &[
     Named::new("select", 1, save_slice, |ctx, g, out| at_place(&ops::SELECT_BACKWARD, ctx, g, out)),
     Named::new("slice_backward", 1, save_place, |ctx, g, out| from_place(&ops::SLICE, ctx, g, out)),
     Named::new("select_backward", 1, save_place, |ctx, g, out| from_place(&ops::SELECT, ctx, g, out)),
+    Named::new("view_inside_backward", 1, save_part, |ctx, g, out| {
+        at_place(&ops::VIEW_BACKWARD, ctx, g, out)
+    }),
+    Named::new("view_backward", 1, save_embed, |ctx, g, out| at_place(&ops::VIEW_INSIDE, ctx, g, out)),
+    Named::new("view_outside_backward", 1, save_arguments, |ctx, g, out| {
+        at_place(&ops::VIEW_OUTSIDE, ctx, g, out)
+    }),
     Named::new("flip", 1, save_arguments, |ctx, g, out| {
         out.set(0, ops::FLIP.call(&[Arg::Tensor(g), ctx.value(0).as_arg()])?);
         Ok(())
@@ -111,6 +118,21 @@ fn save_place(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
 
 fn from_place(op: &Builtin, ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
     at_place(op, ctx, grad, out)
+}
+
+/// What `view_backward` takes behind the part: base sizes and strides, the view's strides and offset.
+fn save_part(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
+    save_sizes(call, saver)?;
+    [1, 3, 4].into_iter().for_each(|i| saver.value(call.args[i].to_value()));
+    Ok(())
+}
+
+/// What `view_inside_backward` takes behind the tensor: base strides, the view's shape, strides and offset.
+fn save_embed(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
+    saver.value(call.args[2].to_value());
+    save_sizes(call, saver)?;
+    [3, 4].into_iter().for_each(|i| saver.value(call.args[i].to_value()));
+    Ok(())
 }
 
 fn roll(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {

@@ -7,6 +7,7 @@ use super::handle::NodeRef;
 use super::node::{Node, flag};
 use super::saved::SavedTensor;
 use crate::hooks::{self, HostHooks};
+use crate::view;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 use tp_dispatch::HostVisitor;
@@ -65,6 +66,7 @@ impl Node {
             next.and_then(|k| saved[k].raw().cloned())
         }) {
             if hooks.own(&t) {
+                view::hand_over(&t);
                 let done = self.with_saved(|saved| saved[at - 1].hand_over(&t));
                 if !done {
                     hooks.release(t.host());

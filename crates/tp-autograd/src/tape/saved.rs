@@ -41,7 +41,9 @@ impl Drop for SavedTensor {
 impl SavedTensor {
     #[inline]
     pub fn input(t: &Tensor) -> SavedTensor {
-        SavedTensor { tensor: ManuallyDrop::new(Some(t.clone())), version: t.storage().version(), nr: INPUT }
+        let storage = t.storage();
+        storage.mark_saved();
+        SavedTensor { tensor: ManuallyDrop::new(Some(t.clone())), version: storage.version(), nr: INPUT }
     }
 
     #[inline]

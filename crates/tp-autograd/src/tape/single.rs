@@ -5,8 +5,8 @@ use super::draft::{Draft, Head};
 use super::extra::Spec;
 use super::node::{Counts, Edge, Node, flag, tick};
 use super::record::differentiable;
-use crate::meta;
 use crate::rule::{Rule, RuleHandle};
+use crate::{meta, view};
 use std::ptr;
 use tp_dispatch::dispatcher::redispatch_one;
 use tp_dispatch::{Arg, Call, DispatchKey, Result};
@@ -125,8 +125,8 @@ pub(crate) fn tie(
         }
     }
     let mut flags = if reaches { flag::REACHES } else { 0 };
-    if out.is_view() && call.opt_tensor(0).is_some_and(|x| x.shares_storage(out)) {
-        flags |= flag::VIEW;
+    if out.is_view() {
+        flags |= view::made(call, out);
     }
     // SAFETY: everything that was counted is written.
     let node = unsafe { draft.finish_with(tick(newest), flags) };

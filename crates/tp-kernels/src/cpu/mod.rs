@@ -9,6 +9,7 @@ pub mod inplace;
 pub mod isa;
 pub mod join;
 pub mod matmul;
+pub mod place;
 pub mod pointwise;
 pub mod reduce;
 pub mod reduce_ops;

@@ -2,14 +2,23 @@
 
 use crate::cpu::copy;
 use crate::fake::view::{Shaped, reshape as shaped};
-use tp_dispatch::{Call, Result, Rets, Value};
+use tp_dispatch::{Call, Result, Rets, Value, state};
 use tp_tensor::layout::{self, normalize_axis};
 use tp_tensor::{Device, Layout, Tensor};
+
+/// A view that knows what it is a view of, while gradients are recorded: a write through it may have to be told there.
+pub fn of(x: &Tensor, layout: &Layout) -> Result<Tensor> {
+    let view = x.view(layout)?;
+    if state::is_grad_enabled() {
+        view.link(x);
+    }
+    Ok(view)
+}
 
 pub fn reshape(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let x = call.tensor(0)?;
     rets.push(Value::Tensor(match shaped(call)? {
-        Shaped::View(layout) => x.view(&layout)?,
+        Shaped::View(layout) => of(x, &layout)?,
         Shaped::Copy(sizes) => {
             let out = Tensor::empty(&sizes, x.dtype(), Device::CPU)?;
             copy::copy_into(&out.view(&Layout::contiguous(x.sizes()))?, x)?;

@@ -8,6 +8,7 @@ pub mod index;
 pub mod inplace;
 pub mod join;
 pub mod matmul;
+pub mod place;
 pub mod pointwise;
 pub mod reduce;
 pub mod sort;

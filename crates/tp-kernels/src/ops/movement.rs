@@ -9,14 +9,15 @@ use tp_dispatch::GradSpec::{Expr, NotDifferentiable, Rule};
 use tp_dispatch::{FakeOut, Value};
 use tp_tensor::TensorSpec;
 
-/// `view!("schema", layout function, grad)`: kernel and fake rule are one function from call to layout.
+/// `view!("schema", layout function, grad)`: kernel and fake rule are one function from call to layout. The result knows
+/// what it is a view of.
 macro_rules! view {
     ($schema:expr, $layout:path, $grad:expr $(, $($rest:tt)*)?) => {
         op!(
             [$schema],
             Some(|call| Ok(smallvec![FakeOut::View { of: 0, layout: $layout(call)? }])),
             |call, rets| {
-                rets.push(Value::Tensor(call.tensor(0)?.view(&$layout(call)?)?));
+                rets.push(Value::Tensor(cpu::view::of(call.tensor(0)?, &$layout(call)?)?));
                 Ok(())
             },
             $grad
@@ -59,7 +60,15 @@ pub static ROWS: &[Row] = &[
     ),
     view!("select(Tensor(a) x, int axis, SymInt index) -> Tensor(a)", view::select, Rule("select")),
     // The same data under another header. `contiguous` gives its argument back where it can.
-    view!("detach(Tensor(a) x) -> Tensor(a)", view::alias, NotDifferentiable("detach cuts the gradient off")),
+    op!(
+        ["detach(Tensor(a) x) -> Tensor(a)"],
+        Some(|call| Ok(smallvec![FakeOut::View { of: 0, layout: view::alias(call)? }])),
+        |call, rets| {
+            rets.push(Value::Tensor(call.tensor(0)?.detach()));
+            Ok(())
+        },
+        NotDifferentiable("detach cuts the gradient off")
+    ),
     view!("alias(Tensor(a) x) -> Tensor(a)", view::alias, Expr(&[Some("grad")])),
     op!(
         ["contiguous(Tensor(a) x) -> Tensor(a)"],
@@ -115,5 +124,31 @@ pub static ROWS: &[Row] = &[
         Some(fake::join::embedded),
         cpu::view::select_backward,
         Rule("select_backward")
+    ),
+    // Gradients of writes through views. x is laid out as a base of strides `base_strides`; shape, strides and offset
+    // (in elements, from the base's first) say where a view lies in it: read the part, put it into zeros, clear it.
+    op!(
+        [
+            "view_inside_backward(Tensor x, SymInt[] base_strides, SymInt[] shape, SymInt[] strides, SymInt offset) -> Tensor"
+        ],
+        Some(fake::place::part),
+        cpu::place::part,
+        Rule("view_inside_backward")
+    ),
+    op!(
+        [
+            "view_backward(Tensor part, SymInt[] base_shape, SymInt[] base_strides, SymInt[] strides, SymInt offset) -> Tensor"
+        ],
+        Some(fake::place::embed),
+        cpu::place::embed,
+        Rule("view_backward")
+    ),
+    op!(
+        [
+            "view_outside_backward(Tensor x, SymInt[] base_strides, SymInt[] shape, SymInt[] strides, SymInt offset) -> Tensor"
+        ],
+        Some(fake::place::erase),
+        cpu::place::erase,
+        Rule("view_outside_backward")
     ),
 ];

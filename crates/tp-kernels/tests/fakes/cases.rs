@@ -343,6 +343,26 @@ pub fn cases(op: OpHandle) -> Vec<Args> {
         "select_backward" => {
             vec![vec![Value::Tensor(iota(&[3], DType::F32)), ints(&[2, 3]), Value::Int(0), Value::Int(1)]]
         }
+        "view_inside_backward" | "view_outside_backward" => [(vec![3, 1], 1), (vec![1, 2], 0)]
+            .into_iter()
+            .map(|(base, offset)| {
+                let shape = ints(&[2]);
+                vec![
+                    Value::Tensor(iota(&[2, 3], DType::F32)),
+                    ints(&base),
+                    shape,
+                    ints(&[2]),
+                    Value::Int(offset),
+                ]
+            })
+            .collect(),
+        "view_backward" => vec![vec![
+            Value::Tensor(iota(&[2], DType::F32)),
+            ints(&[2, 3]),
+            ints(&[1, 2]),
+            ints(&[2]),
+            Value::Int(1),
+        ]],
         "take" | "index_select" | "gather" | "take_along_axis" | "scatter_add" | "index_add" | "index"
         | "index_put" | "index_put_" => indexing(name),
         _ if def.params.all.first().is_some_and(|p| p.kind != ParamKind::Tensor) => creations(name),

@@ -239,5 +239,6 @@ pub unsafe fn init() -> bool {
         ffi::Py_DECREF(gc);
         ffi::Py_DECREF(function);
         done && tp_autograd::set_host_hooks(&HOOKS)
+            && tp_tensor::base::set_host_release(|host| queue::release(host.cast()))
     }
 }

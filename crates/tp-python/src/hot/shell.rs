@@ -224,7 +224,10 @@ pub unsafe extern "C" fn traverse(op: Obj, visit: ffi::visitproc, arg: *mut c_vo
                 result = visit(p.cast(), arg);
             }
         });
-        result
+        match t.handed_base() {
+            Some(base) if result == 0 => visit(base.cast(), arg),
+            _ => result,
+        }
     }
 }
 

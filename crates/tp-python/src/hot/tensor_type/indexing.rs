@@ -43,10 +43,11 @@ unsafe extern "C" fn assign(op: Obj, key: Obj, value: Obj) -> c_int {
     })
 }
 
-/// A write to a view is not seen by the tape of its base: where one is recorded, the base itself is written.
+/// Writes through a view of `t`. Where that would give memory without a history its first one, `t` itself is written:
+/// the tape does so only while a single view is alive.
 fn store(t: &Tensor, items: key::Items, value: &Given) -> Result<()> {
     let by_arrays = items.iter().any(key::Item::is_array);
-    let recorded = t.requires_grad() || matches!(value, Given::Tensor(v) if v.requires_grad());
+    let recorded = !t.requires_grad() && matches!(value, Given::Tensor(v) if v.requires_grad());
     if recorded && !by_arrays && state::is_grad_enabled() && t.ndim() > 0 {
         let arrays = mesh::arrays(t, &items)?;
         let values = value.tensor_like(t)?;
