@@ -30,6 +30,7 @@ from tensorplay._op_type import get_op, has_op
 from tensorplay._triton_op import triton_op, wrap_triton
 
 list_ops = _native.list_ops
+get_ctx = _native.get_ctx
 
 
 def opcheck(
@@ -55,6 +56,7 @@ __all__ = [
     "debug_checks",
     "define",
     "fake_from_body",
+    "get_ctx",
     "get_kernel",
     "get_op",
     "has_op",

@@ -16,6 +16,7 @@ pub mod runtime;
 pub mod scalar;
 pub mod spec;
 pub mod storage;
+pub mod symbols;
 pub mod tensor;
 pub mod thread;
 

@@ -6,6 +6,7 @@ pub mod canonicalize;
 pub mod cse;
 pub mod dce;
 pub mod partition;
+pub(crate) mod sizes;
 mod rewrite;
 
 pub(crate) use rewrite::Rewrite;
@@ -31,6 +32,7 @@ impl Removed {
 
 /// Every pass, in order, once.
 pub fn simplify(graph: &Graph) -> (Graph, Vec<Removed>) {
+    let _table = tp_tensor::symbols::enter(graph.symbols.clone());
     let (graph, mut removed) = canonicalize::run(graph);
     let (graph, merged) = cse::run(&graph);
     let (graph, dead) = dce::run(&graph);

@@ -4,7 +4,7 @@
 use crate::error;
 use crate::hot::ffi as x;
 use crate::hot::{convert, shell};
-use crate::types;
+use crate::{symint, types};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -121,7 +121,8 @@ fn leaf(obj: &Bound<'_, PyAny>, numbers: Numbers) -> Result<Option<Value>> {
             return Ok(Some(Value::Tensor(shell::tensor_of(p).clone())));
         }
         if numbers == Numbers::Fixed {
-            return Ok(None);
+            // A size that a run finds is computed anew by each.
+            return Ok(symint::raw_size(p)?.map(Value::Int));
         }
         plain(p)
     }

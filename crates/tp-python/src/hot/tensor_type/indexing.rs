@@ -64,7 +64,7 @@ unsafe extern "C" fn length(op: Obj) -> ffi::Py_ssize_t {
         let Some(&first) = this(op).sizes().first() else {
             return Err(Error::argument("TP1017", "a 0-d tensor has no len()"));
         };
-        out = Dim::from_raw(first).as_known().ok_or(TensorError::Symbolic)? as ffi::Py_ssize_t;
+        out = Dim::from_raw(first).as_known().ok_or(TensorError::Symbolic(first))? as ffi::Py_ssize_t;
         Ok(0)
     });
     out

@@ -29,8 +29,8 @@ unsafe extern "C" fn numel(op: Obj, _: Obj) -> Obj {
     // SAFETY: as above.
     ret::guard(|| unsafe {
         let t = this(op);
-        if t.sizes().iter().any(|&s| Dim::from_raw(s).is_symbol()) {
-            return Err(TensorError::Symbolic.into());
+        if let Some(&size) = t.sizes().iter().find(|&&s| Dim::from_raw(s).is_symbol()) {
+            return Err(TensorError::Symbolic(size).into());
         }
         Ok(ffi::PyLong_FromLongLong(t.numel()))
     })
