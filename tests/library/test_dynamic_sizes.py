@@ -44,7 +44,8 @@ def vector(*values: float) -> Tensor:
 
 def some_positives(k: int, length: int) -> Tensor:
     """That many positive numbers in a vector of that length."""
-    return tp.tensor(np.linspace(0.25, 2.0, length, dtype=np.float32) * np.where(np.arange(length) < k, 1, -1))
+    signs = np.where(np.arange(length) < k, 1, -1).astype(np.float32)
+    return tp.tensor(np.linspace(0.25, 2.0, length, dtype=np.float32) * signs)
 
 
 def line_of(text: str) -> int:

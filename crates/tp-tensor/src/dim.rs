@@ -21,6 +21,9 @@ const UNBACKED: u32 = 1 << 30;
 const EXPRESSION: u32 = 1 << 31;
 
 impl Dim {
+    /// The least number that is no symbol.
+    pub const LEAST: i64 = SYMBOL_LIMIT;
+
     /// How many symbols of one kind there can be.
     pub const SYMBOLS: u32 = 1 << 30;
 

@@ -194,6 +194,7 @@ def _with_real_sizes(promised: Sequence[Any], real: Sequence[Snapshot]) -> list[
 def _check_spec(subject: Subject, index: int, promised: Any, got: Snapshot, where: str, tally: Tally) -> None:
     for what in ("shape", "dtype", "strides", "device"):
         said, found = getattr(promised, what, None), getattr(got, what)
+        text = tuple(said) if isinstance(said, (list, tuple)) else said
         said = _plain(said) if what in ("shape", "strides") and said is not None else str(said)
         name = f"fake rule: {what}"
         # Strides of dimensions that are never stepped over mean nothing.
@@ -202,7 +203,7 @@ def _check_spec(subject: Subject, index: int, promised: Any, got: Snapshot, wher
         if said == found:
             tally.ok(name, location=subject.location)
         else:
-            detail = f"output {index} of {subject.name}: the fake rule says {what} {said}, the kernel returned {found}"
+            detail = f"output {index} of {subject.name}: the fake rule says {what} {text}, the kernel returned {found}"
             tally.fail(name, f"{detail}\n{where}", subject.location)
 
 

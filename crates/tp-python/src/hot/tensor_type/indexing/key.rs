@@ -9,7 +9,7 @@ use crate::tensor::{builtin as ops, create};
 use pyo3::ffi;
 use smallvec::SmallVec;
 use tp_dispatch::{Arg, Error, ErrorKind, Result};
-use tp_tensor::{DType, Scalar, Tensor};
+use tp_tensor::{DType, Dim, Scalar, Tensor};
 
 /// One part of a key.
 pub enum Item {
@@ -91,7 +91,8 @@ unsafe fn item(obj: Obj) -> Result<Item> {
             }
             match convert::number(obj)? {
                 Some(Scalar::Bool(v)) => return Ok(Item::Flag(v)),
-                Some(Scalar::Int(v)) => return Ok(Item::At(v)),
+                // Further down numbers stand for symbols; all of them lie before every tensor there can be.
+                Some(Scalar::Int(v)) => return Ok(Item::At(v.max(Dim::LEAST))),
                 Some(Scalar::Float(_)) => return Err(no_index(obj)),
                 None => {}
             }
