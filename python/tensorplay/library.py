@@ -14,7 +14,7 @@ from tensorplay import _native
 from tensorplay._definitions import custom_op, define
 from tensorplay._infer import infer_schema
 from tensorplay._library import Library, impl
-from tensorplay._native import CustomOpDef, Schema
+from tensorplay._native import CustomOpDef, FakeContext, Schema
 from tensorplay._op import (
     debug_checks,
     fake_from_body,
@@ -50,6 +50,7 @@ def opcheck(
 
 __all__ = [
     "CustomOpDef",
+    "FakeContext",
     "Library",
     "Schema",
     "custom_op",

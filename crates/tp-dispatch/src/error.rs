@@ -167,7 +167,8 @@ fn unknown_size(e: &TensorError) -> Error {
         Some(at) => error.note(format!("needed at {at}")),
         None => error,
     };
-    error.note("say what is known of the size with tensorplay.check, or give new_dynamic_size a min and a max")
+    error
+        .note("say what is known of the size with tensorplay.check, or give new_dynamic_size a min and a max")
 }
 
 impl From<SchemaError> for Error {

@@ -320,9 +320,9 @@ impl Planner<'_> {
     fn output(&self, operand: &Operand) -> Result<OutSrc> {
         Ok(match operand {
             Operand::Value(v) => OutSrc::Tensor(self.src(*v)?),
-            Operand::Const(Const::Int(v)) if symbols::any(&[*v]) => OutSrc::Size(
-                self.graph.symbols.poly(Dim::from_raw(*v)).ok_or(TensorError::Symbolic(*v))?,
-            ),
+            Operand::Const(Const::Int(v)) if symbols::any(&[*v]) => {
+                OutSrc::Size(self.graph.symbols.poly(Dim::from_raw(*v)).ok_or(TensorError::Symbolic(*v))?)
+            }
             Operand::Const(c) => OutSrc::Value(known_value(c)),
             Operand::List(items) => OutSrc::Value(known_list(items)?),
         })

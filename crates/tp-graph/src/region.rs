@@ -94,18 +94,7 @@ pub(crate) fn build(graph: &Graph, uses: &Uses, nodes: &[NodeId]) -> Result<Regi
     };
     let layout = space.layout();
     let ops = nodes.iter().map(|n| graph.nodes[*n].target.name()).collect();
-    Ok(Region {
-        ops,
-        program,
-        layout,
-        device: first.device,
-        inputs,
-        outputs,
-        symbolic,
-        reads,
-        writes,
-        space,
-    })
+    Ok(Region { ops, program, layout, device: first.device, inputs, outputs, symbolic, reads, writes, space })
 }
 
 fn is_symbolic(spec: &TensorSpec) -> bool {
@@ -122,9 +111,8 @@ fn sample_space(graph: &Graph, shape: &[i64], inputs: &[TensorSpec]) -> Option<S
     let known = |raw: &[i64]| {
         raw.iter().map(|&d| graph.symbols.poly(Dim::from_raw(d))?.eval(&value)).collect::<Option<Dims>>()
     };
-    let spec = |s: &TensorSpec| {
-        Some(TensorSpec { sizes: known(&s.sizes)?, strides: known(&s.strides)?, ..*s })
-    };
+    let spec =
+        |s: &TensorSpec| Some(TensorSpec { sizes: known(&s.sizes)?, strides: known(&s.strides)?, ..*s });
     let shape = known(shape)?;
     let inputs = inputs.iter().map(spec).collect::<Option<Vec<_>>>()?;
     Some(space(&shape, &inputs))

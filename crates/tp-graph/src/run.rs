@@ -147,7 +147,9 @@ impl Frame<'_> {
             args.push(match arg {
                 ArgSrc::Tensor(src) => Arg::Tensor(tensor(self.inputs, self.slots, *src)?),
                 ArgSrc::Literal(value) => value.as_arg(),
-                ArgSrc::Tensors(_) | ArgSrc::Optional(_) | ArgSrc::Size(_) | ArgSrc::Sizes(_) => next.next().ok_or_else(broken)?.as_arg(),
+                ArgSrc::Tensors(_) | ArgSrc::Optional(_) | ArgSrc::Size(_) | ArgSrc::Sizes(_) => {
+                    next.next().ok_or_else(broken)?.as_arg()
+                }
             });
         }
         let stamp = match &step.stamp {

@@ -311,11 +311,7 @@ fn get_ctx(py: Python<'_>) -> PyResult<PyFakeContext> {
 /// (a `ValueError`) with `message`, which may be a function that makes it.
 #[pyfunction]
 #[pyo3(signature = (condition, message = None))]
-fn check(
-    py: Python<'_>,
-    condition: &Bound<'_, PyAny>,
-    message: Option<Bound<'_, PyAny>>,
-) -> PyResult<()> {
+fn check(py: Python<'_>, condition: &Bound<'_, PyAny>, message: Option<Bound<'_, PyAny>>) -> PyResult<()> {
     guarded(|| {
         let text = || -> PyResult<Option<String>> {
             let Some(message) = &message else { return Ok(None) };
@@ -365,7 +361,9 @@ fn bind_sizes<'py>(py: Python<'py>, outputs: Vec<Promised<'py>>) -> PyResult<Vec
         let mut out = Vec::with_capacity(outputs.len());
         for (sizes, strides, real) in &outputs {
             let polys = |all: &[Bound<'py, PyAny>]| {
-                all.iter().map(|o| Ok(operand(o, &table)?.unwrap_or_default())).collect::<PyResult<Vec<Poly>>>()
+                all.iter()
+                    .map(|o| Ok(operand(o, &table)?.unwrap_or_default()))
+                    .collect::<PyResult<Vec<Poly>>>()
             };
             let (sizes, strides) = (polys(sizes)?, polys(strides)?);
             match unfit(&mut binding, &sizes, real) {

@@ -264,8 +264,7 @@ impl Layout {
             return Ok(out);
         }
         let span = if start == 0 { stop } else { symbols::sub(stop, start)? };
-        out.sizes[axis] =
-            if step == 1 { span } else { symbols::floor(symbols::add(span, step - 1)?, step)? };
+        out.sizes[axis] = if step == 1 { span } else { symbols::floor(symbols::add(span, step - 1)?, step)? };
         if start != 0 {
             out.offset = symbols::add(self.offset, symbols::mul(start, self.strides[axis])?)?;
         }

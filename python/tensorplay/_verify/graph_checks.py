@@ -180,7 +180,9 @@ def check_fakes(subject: Subject, item: Accepted, graph: Any, tally: Tally) -> N
 
 def _with_real_sizes(promised: Sequence[Any], real: Sequence[Snapshot]) -> list[Any]:
     """Promises with what the run says symbolic sizes are; a text for one whose sizes the run contradicts."""
-    tensors = [k for k, got in enumerate(real) if got.is_tensor and isinstance(promised[k], graphs.TensorSpec)]
+    tensors = [
+        k for k, got in enumerate(real) if got.is_tensor and isinstance(promised[k], graphs.TensorSpec)
+    ]
     outputs = [(promised[k].shape, promised[k].strides, real[k].shape) for k in tensors]
     out = list(promised)
     for k, bound in zip(tensors, _native.bind_sizes(outputs), strict=True):

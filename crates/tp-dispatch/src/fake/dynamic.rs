@@ -89,7 +89,9 @@ impl Running {
             return Ok(());
         }
         let mut used: Vec<Poly> = Vec::new();
-        for_each_tensor(rets, |t| used.extend(t.sizes().iter().filter_map(|&d| table.poly(Dim::from_raw(d)))));
+        for_each_tensor(rets, |t| {
+            used.extend(t.sizes().iter().filter_map(|&d| table.poly(Dim::from_raw(d))))
+        });
         for poly in &used {
             let mut hidden = None;
             poly.for_each_symbol(&mut |id| {

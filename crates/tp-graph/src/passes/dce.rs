@@ -14,11 +14,10 @@ pub fn run(graph: &Graph) -> (Graph, Vec<Removed>) {
     let mut rewrite = Rewrite::new(graph);
     let mut sizes = Sizes::of(graph);
     for (id, node) in graph.nodes.iter().rev() {
-        let live =
-            !node.effects.removable()
-                || graph.has_known(node)
-                || node.defined().any(|v| used[v.index()])
-                || sizes.is_needed_from(id);
+        let live = !node.effects.removable()
+            || graph.has_known(node)
+            || node.defined().any(|v| used[v.index()])
+            || sizes.is_needed_from(id);
         if live {
             node.inputs.iter().for_each(|o| sizes.need(graph, o));
             node.for_each_use(|v| used[v.index()] = true);

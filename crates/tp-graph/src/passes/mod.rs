@@ -6,8 +6,8 @@ pub mod canonicalize;
 pub mod cse;
 pub mod dce;
 pub mod partition;
-pub(crate) mod sizes;
 mod rewrite;
+pub(crate) mod sizes;
 
 pub(crate) use rewrite::Rewrite;
 

@@ -150,8 +150,7 @@ pub fn index_add_axis(call: &Call<'_>) -> Result<usize> {
     let (x, source) = (call.tensor(0)?, call.tensor(3)?);
     fake::inplace::check_same_kind(source.dtype(), x.dtype())?;
     if !symbols::same_shape(source.sizes(), &want.sizes)? {
-        let message =
-            format!("'source' has shape {:?}, wanted {:?}", source.dims(), Dim::slice(&want.sizes));
+        let message = format!("'source' has shape {:?}, wanted {:?}", source.dims(), Dim::slice(&want.sizes));
         return Err(Error::shape("TP1138", message));
     }
     Ok(want.axis.unwrap_or(0))

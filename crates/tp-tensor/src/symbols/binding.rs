@@ -18,10 +18,7 @@ pub struct Shapes {
 impl Shapes {
     pub fn of(symbols: &Symbols) -> Shapes {
         let inner = symbols.inner.lock();
-        Shapes {
-            declared: inner.unbacked.iter().map(|u| u.declared).collect(),
-            checks: inner.checks.clone(),
-        }
+        Shapes { declared: inner.unbacked.iter().map(|u| u.declared).collect(), checks: inner.checks.clone() }
     }
 }
 

@@ -6,6 +6,11 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
+/// Sums have this many products at most, and products this many factors: enough for shapes, and no text of a graph
+/// can ask for more than a moment.
+const MAX_TERMS: usize = 256;
+const MAX_FACTORS: usize = 16;
+
 /// What a product is made of.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Atom {
@@ -88,7 +93,7 @@ impl Poly {
         }
     }
 
-    /// None where a coefficient leaves 64 bits, as for all arithmetic here.
+    /// None where a coefficient leaves 64 bits or the sum is too long, as for all arithmetic here.
     pub fn plus(&self, other: &Poly) -> Option<Poly> {
         let mut terms = Vec::with_capacity(self.terms.len() + other.terms.len());
         let (mut a, mut b) = (self.terms.iter().peekable(), other.terms.iter().peekable());
@@ -107,7 +112,7 @@ impl Poly {
         }
         terms.extend(a.cloned());
         terms.extend(b.cloned());
-        Some(Poly { terms })
+        (terms.len() <= MAX_TERMS).then_some(Poly { terms })
     }
 
     pub fn minus(&self, other: &Poly) -> Option<Poly> {
@@ -119,6 +124,9 @@ impl Poly {
         for (x, a) in &self.terms {
             for (y, b) in &other.terms {
                 let mut product: Vec<Atom> = x.iter().chain(y).cloned().collect();
+                if product.len() > MAX_FACTORS {
+                    return None;
+                }
                 product.sort();
                 out = out.plus(&Poly { terms: vec![(product, a.checked_mul(*b)?)] })?;
             }

@@ -1,11 +1,11 @@
 //! What an index means: the parts of a key, and the right-hand side of an assignment.
 
 use super::super::this;
-use crate::{error, symint};
 use crate::hot::convert;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::shell;
 use crate::tensor::{builtin as ops, create};
+use crate::{error, symint};
 use pyo3::ffi;
 use smallvec::SmallVec;
 use tp_dispatch::{Arg, Error, ErrorKind, Result};
