@@ -29,6 +29,13 @@ PROGRAMS = {
         y @ tp.permute_dims(y, (1, 0)),
     ),
     "flat": lambda y, w: y.reshape((-1,)) * 2.0,
+    "flatten": lambda y, w: (
+        y.flatten(),
+        y.flatten(0, 1) * 2.0,
+        y.size,
+        y[None].squeeze(0),
+        tp.flip(y, axis=0),
+    ),
     "back": lambda y, w: tp.reshape(y.reshape((-1,)), (y.shape[0], 3)) + y.reshape((-1, 3)),
     "cat": lambda y, w: tp.concat([y, w.reshape((1, 3)), y * 2.0], axis=0) + 1.0,
     "stack": lambda y, w: tp.stack([y, y + 1.0]),
@@ -164,6 +171,15 @@ def test_a_multiple_of_a_size_tells_it(ns: str) -> None:
         f(vector(4, 4))
     with pytest.raises(ContractError, match="size 0, the fake kernel declared u0 >= 1"):
         f(vector(1, 0))
+
+
+def test_debug_mode_knows_such_sizes(ns: str) -> None:
+    """5.7: eager calls are checked as well where one asks for it."""
+    op = positives(f"{ns}::f", 2)
+    with library.debug_checks():
+        assert op(vector(1, 2)).tolist() == [1.0, 2.0]
+        with pytest.raises(ContractError, match=f"{ns}::f: axis 0 of output 0 .* declared u0 >= 2"):
+            op(vector(1, -2))
 
 
 def differentiable(name: str) -> Any:

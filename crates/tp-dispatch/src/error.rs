@@ -154,7 +154,7 @@ impl From<TensorError> for Error {
             T::OutOfMemory { .. } => (ErrorKind::Memory, "TP1111"),
             T::DType { .. } => (ErrorKind::DType, "TP1201"),
             T::NoDevice(_) => (ErrorKind::Capability, "TP2001"),
-            T::Symbolic(_) | T::Undecided(_) => return unknown_size(&e),
+            T::Symbolic(_) | T::Unknown(_) | T::Undecided(_) => return unknown_size(&e),
         };
         Error::new(kind, code, e.to_string())
     }

@@ -1,18 +1,16 @@
 //! Symbolic sizes as Python objects: `SymInt`, what comparing one gives (`SymBool`), `check`, and the context of a fake
 //! rule, which makes fresh ones. An object knows the table of its capture; with those of another it does not mix.
 
-use crate::error::{self, IntoPyResult, guarded};
-use crate::hot::convert;
-use crate::hot::ffi::{self as x, Obj};
+use crate::error::{IntoPyResult, guarded};
+use crate::hot::sizes::size_object;
 use pyo3::basic::CompareOp;
 use pyo3::exceptions::PyZeroDivisionError;
 use pyo3::prelude::*;
-use pyo3::{ffi, types::PyInt};
+use pyo3::types::PyInt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use tp_dispatch::bind::Param;
 use tp_dispatch::fake::dynamic::{self, FakeContext};
-use tp_dispatch::{Error, Result, host};
+use tp_dispatch::{Error, host};
 use tp_tensor::symbols::{self, Binding, Check, Poly, Relation, Statement, Symbols};
 use tp_tensor::{Dim, TensorError};
 
@@ -21,8 +19,8 @@ use tp_tensor::{Dim, TensorError};
 /// ranges and by `tensorplay.check`, and are a `SymBool` otherwise. Asking for the number itself is a `CaptureError`.
 #[pyclass(frozen, name = "SymInt", module = "tensorplay")]
 pub struct PySymInt {
-    poly: Poly,
-    table: Arc<Symbols>,
+    pub poly: Poly,
+    pub table: Arc<Symbols>,
 }
 
 /// A statement about symbolic sizes that is not decided. Its truth value is a `CaptureError` that names it; give it to
@@ -53,7 +51,7 @@ fn operand(obj: &Bound<'_, PyAny>, table: &Arc<Symbols>) -> PyResult<Option<Poly
 }
 
 #[cold]
-fn of_another_capture(poly: &Poly) -> Error {
+pub fn of_another_capture(poly: &Poly) -> Error {
     Error::capture("TP4019", format!("the symbolic size {poly} was used outside of the capture that made it"))
         .note("do not keep sizes in globals or attributes while a function is being captured")
 }
@@ -64,7 +62,7 @@ fn too_large(left: &Poly, sign: &str, right: &Poly) -> Error {
     Error::capture("TP4002", format!("{left} {sign} {right} has numbers that do not fit in 64 bits"))
 }
 
-fn object<'py>(py: Python<'py>, poly: Poly, table: &Arc<Symbols>) -> PyResult<Bound<'py, PyAny>> {
+pub fn object<'py>(py: Python<'py>, poly: Poly, table: &Arc<Symbols>) -> PyResult<Bound<'py, PyAny>> {
     match poly.as_constant() {
         Some(v) => Ok(v.into_pyobject(py)?.into_any()),
         None => Ok(Bound::new(py, PySymInt { poly, table: table.clone() })?.into_any()),
@@ -112,8 +110,8 @@ impl PySymInt {
 
 /// What only a run knows was asked for.
 #[cold]
-fn needed(what: String) -> Error {
-    Error::from(TensorError::Undecided(format!("what {what} is")))
+pub fn needed(what: String) -> Error {
+    Error::from(TensorError::Unknown(what))
 }
 
 #[pymethods]
@@ -158,6 +156,10 @@ impl PySymInt {
             let rest = quotient.times(&by).and_then(|whole| self.poly.minus(&whole));
             object(py, rest.ok_or_else(|| too_large(&self.poly, "%", &by)).py(py)?, &self.table)
         })
+    }
+
+    fn __divmod__<'py>(&self, by: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        Ok((self.__floordiv__(by)?, self.__mod__(by)?))
     }
 
     fn __truediv__(&self, py: Python<'_>, by: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
@@ -240,6 +242,11 @@ impl PySymInt {
 
     fn __repr__(&self) -> PyResult<String> {
         guarded(|| Ok(self.poly.to_string()))
+    }
+
+    /// As text: `f"{n:>8}"`.
+    fn __format__<'py>(&self, py: Python<'py>, spec: &str) -> PyResult<Bound<'py, PyAny>> {
+        self.poly.to_string().into_pyobject(py)?.call_method1("__format__", (spec,))
     }
 }
 
@@ -389,35 +396,6 @@ fn unfit(binding: &mut Binding, sizes: &[Poly], real: &[i64]) -> Option<String> 
     })
 }
 
-/// A raw size as an object: an int, or a symbol of the table in force. Null with an exception set where it is a symbol
-/// and no table is.
-///
-/// # Safety
-/// Lock held.
-#[inline]
-pub unsafe fn size_object(raw: i64) -> Obj {
-    // SAFETY: lock held.
-    if Dim::from_raw(raw).is_symbol() { symbol_object(raw) } else { unsafe { ffi::PyLong_FromLongLong(raw) } }
-}
-
-#[cold]
-fn symbol_object(raw: i64) -> Obj {
-    error::attached(|py| {
-        let found = symbols::current().and_then(|table| Some((table.poly(Dim::from_raw(raw))?, table)));
-        let Some((poly, table)) = found else {
-            error::set(TensorError::Symbolic(raw).into());
-            return std::ptr::null_mut();
-        };
-        match object(py, poly, &table) {
-            Ok(object) => object.into_ptr(),
-            Err(e) => {
-                e.restore(py);
-                std::ptr::null_mut()
-            }
-        }
-    })
-}
-
 /// Sizes of a graph as objects, whatever table is in force.
 pub fn size_objects<'py>(
     py: Python<'py>,
@@ -430,57 +408,6 @@ pub fn size_objects<'py>(
             None => Err(Error::from(TensorError::Symbolic(d))).py(py),
         })
         .collect()
-}
-
-/// The raw size that a `SymInt` is; None for any other object. One of another capture is an error.
-///
-/// # Safety
-/// Live object, lock held.
-#[cold]
-pub unsafe fn raw_size(obj: Obj) -> Result<Option<i64>> {
-    error::attached(|py| {
-        // SAFETY: a live object.
-        let obj = unsafe { Bound::from_borrowed_ptr(py, obj) };
-        let Ok(size) = obj.cast::<PySymInt>() else { return Ok(None) };
-        let size = size.get();
-        if !symbols::current().is_some_and(|table| Arc::ptr_eq(&table, &size.table)) {
-            return Err(of_another_capture(&size.poly));
-        }
-        let raw = size.table.name(&size.poly);
-        raw.map(Some).ok_or_else(|| needed(size.poly.to_string()))
-    })
-}
-
-/// An int for a parameter; a symbolic size where the parameter takes sizes.
-///
-/// # Safety
-/// Live object, lock held.
-#[inline]
-pub unsafe fn integer(op: &str, p: &Param, obj: Obj) -> Result<Option<i64>> {
-    // SAFETY: live object.
-    unsafe {
-        let plain = x::type_of(obj) == &raw mut ffi::PyLong_Type;
-        if !plain
-            && p.type_text.contains("SymInt")
-            && let Some(raw) = raw_size(obj)?
-        {
-            return Ok(Some(raw));
-        }
-        match convert::int(obj)? {
-            // Numbers so far below zero stand for symbols where sizes are calculated with; from Python they are only
-            // wrong.
-            Some(v) if Dim::from_raw(v).is_symbol() && p.type_text.contains("SymInt") => {
-                Err(no_size(op, p, v))
-            }
-            found => Ok(found),
-        }
-    }
-}
-
-#[cold]
-fn no_size(op: &str, p: &Param, v: i64) -> Error {
-    let e = Error::shape("TP1109", format!("argument '{}': {v} is no size, stride or bound", p.name));
-    if op.is_empty() { e } else { e.with_op(op) }
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

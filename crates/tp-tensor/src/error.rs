@@ -52,6 +52,8 @@ pub enum TensorError {
     DType { wanted: DType, got: DType },
     #[error("the size {} is not known before the run, and this needs it", Dim::from_raw(*.0))]
     Symbolic(i64),
+    #[error("{0} is not known before the run, and this needs it")]
+    Unknown(String),
     #[error("whether {0} is not known before the run, and what is captured depends on it")]
     Undecided(String),
 }

@@ -3,8 +3,9 @@
 
 use crate::error;
 use crate::hot::ffi as x;
+use crate::hot::sizes;
 use crate::hot::{convert, shell};
-use crate::{symint, types};
+use crate::types;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -122,7 +123,7 @@ fn leaf(obj: &Bound<'_, PyAny>, numbers: Numbers) -> Result<Option<Value>> {
         }
         if numbers == Numbers::Fixed {
             // A size that a run finds is computed anew by each.
-            return Ok(symint::raw_size(p)?.map(Value::Int));
+            return Ok(sizes::raw_size(p)?.map(Value::Int));
         }
         plain(p)
     }

@@ -3,8 +3,9 @@
 
 use super::bind::Scratch;
 use super::ffi::{self as x, Obj};
+use super::sizes;
 use super::{nested, shell};
-use crate::{error, symint, types};
+use crate::{error, types};
 use pyo3::ffi;
 use smallvec::SmallVec;
 use std::ptr;
@@ -32,7 +33,7 @@ unsafe fn read<'a>(op: &str, p: &Param, obj: Obj, scratch: &mut Scratch) -> Resu
         Ok(match p.kind {
             ParamKind::Tensor => shell::is_tensor(obj).then(|| Arg::Tensor(shell::tensor_of(obj))),
             ParamKind::Scalar => number(obj)?.map(Arg::Scalar),
-            ParamKind::Int => match symint::integer(op, p, obj)? {
+            ParamKind::Int => match sizes::integer(op, p, obj)? {
                 Some(v) => {
                     scratch.symbolic |= Dim::from_raw(v).is_symbol();
                     Some(Arg::Int(v))
@@ -326,7 +327,7 @@ unsafe fn list(op: &str, p: &Param, obj: Obj) -> Result<Option<Value>> {
         check_length(op, p, items.len())?;
         let out = match p.kind {
             ParamKind::Ints => {
-                let one = |o: &Obj| symint::integer(op, p, *o)?.ok_or_else(|| wrong_element(op, p, *o));
+                let one = |o: &Obj| sizes::integer(op, p, *o)?.ok_or_else(|| wrong_element(op, p, *o));
                 Value::Ints(items.iter().map(one).collect::<Result<_>>()?)
             }
             ParamKind::Floats => {
@@ -377,7 +378,7 @@ unsafe fn single(p: &Param, obj: Obj) -> Result<Option<Value>> {
     // SAFETY: live object.
     unsafe {
         Ok(match p.kind {
-            ParamKind::Ints => symint::integer("", p, obj)?.map(|v| Value::Ints(vec![v; n].into())),
+            ParamKind::Ints => sizes::integer("", p, obj)?.map(|v| Value::Ints(vec![v; n].into())),
             ParamKind::Floats => float(obj)?.map(|v| Value::Floats(vec![v; n].into())),
             ParamKind::Bools => boolean(obj)?.map(|v| Value::Bools(vec![v; n].into())),
             ParamKind::Scalars => number(obj)?.map(|v| Value::Scalars(vec![v; n].into())),
@@ -424,11 +425,11 @@ pub unsafe fn arg_to_object(v: Arg<'_>) -> Obj {
             Arg::None => none(),
             Arg::Tensor(t) => shell::wrap_ref(t),
             Arg::Scalar(s) => scalar_to_object(s),
-            Arg::Int(v) => symint::size_object(v),
+            Arg::Int(v) => sizes::size_object(v),
             Arg::Float(v) => ffi::PyFloat_FromDouble(v),
             Arg::Bool(v) => ffi::PyBool_FromLong(v.into()),
             Arg::Str(s) => ffi::PyUnicode_FromStringAndSize(s.as_ptr().cast(), s.len() as isize),
-            Arg::Ints(v) => list_of(v, |v| symint::size_object(*v)),
+            Arg::Ints(v) => list_of(v, |v| sizes::size_object(*v)),
             Arg::Floats(v) => list_of(v, |v| ffi::PyFloat_FromDouble(*v)),
             Arg::Bools(v) => list_of(v, |v| ffi::PyBool_FromLong((*v).into())),
             Arg::Scalars(v) => list_of(v, |v| scalar_to_object(*v)),

@@ -3,9 +3,10 @@
 use super::{new_ref, this};
 use crate::error;
 use crate::hot::ffi::Obj;
+use crate::hot::sizes;
 use crate::hot::{ret, shell};
 use crate::tensor::builtin as ops;
-use crate::{symint, types};
+use crate::types;
 use pyo3::ffi;
 use std::ffi::CStr;
 use std::os::raw::{c_int, c_void};
@@ -28,7 +29,7 @@ pub unsafe fn int_tuple(values: &[i64]) -> Result<Obj> {
             return Err(error::fetch());
         }
         for (i, &v) in values.iter().enumerate() {
-            let size = symint::size_object(v);
+            let size = sizes::size_object(v);
             if size.is_null() {
                 ffi::Py_DECREF(tuple);
                 return Err(error::fetch());

@@ -26,7 +26,9 @@ unsafe extern "C" fn subscript(op: Obj, key: Obj) -> Obj {
             && t.ndim() > 0
             && let Some(i) = convert::int(key)?
         {
-            return Ok(shell::wrap(ops::SELECT.call(&[Arg::Tensor(t), Arg::Int(0), Arg::Int(i)])?));
+            // Further down numbers stand for symbols; all of them lie before every tensor there can be.
+            let at = Arg::Int(i.max(Dim::LEAST));
+            return Ok(shell::wrap(ops::SELECT.call(&[Arg::Tensor(t), Arg::Int(0), at])?));
         }
         Ok(shell::wrap(place::locate(t, key::parse(key)?)?.read(t)?))
     })

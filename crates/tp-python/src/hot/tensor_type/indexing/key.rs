@@ -1,11 +1,12 @@
 //! What an index means: the parts of a key, and the right-hand side of an assignment.
 
 use super::super::this;
+use crate::error;
 use crate::hot::convert;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::shell;
+use crate::hot::sizes;
 use crate::tensor::{builtin as ops, create};
-use crate::{error, symint};
 use pyo3::ffi;
 use smallvec::SmallVec;
 use tp_dispatch::{Arg, Error, ErrorKind, Result};
@@ -85,7 +86,7 @@ unsafe fn item(obj: Obj) -> Result<Item> {
         }
         if ffi::PyFloat_Check(obj) == 0 && ffi::PyUnicode_Check(obj) == 0 {
             if x::type_of(obj) != &raw mut ffi::PyLong_Type
-                && let Some(size) = symint::raw_size(obj)?
+                && let Some(size) = sizes::raw_size(obj)?
             {
                 return Ok(Item::At(size));
             }
@@ -122,7 +123,7 @@ unsafe fn symbolic_slice(obj: Obj) -> Result<Option<Item>> {
             if value.is_null() {
                 return Err(error::fetch());
             }
-            let size = symint::raw_size(value);
+            let size = sizes::raw_size(value);
             symbolic |= matches!(size, Ok(Some(_)));
             let number = match size {
                 Ok(None) if value != ffi::Py_None() => convert::int(value),

@@ -6,7 +6,7 @@ use crate::types;
 use pyo3::ffi;
 use smallvec::SmallVec;
 use tp_dispatch::{Arg, Error, ErrorKind, Result};
-use tp_tensor::{DType, Device, Dim, Scalar, Tensor, TensorError};
+use tp_tensor::{DType, Device, Dim, Scalar, Tensor, TensorError, symbols};
 
 /// Where a key points: a view, and the arrays that index it further.
 pub struct Place {
@@ -123,9 +123,10 @@ impl Place {
     /// Returns how many axes of the view it spoke of.
     fn mask(&mut self, axis: usize, m: &Tensor) -> Result<usize> {
         let here = &self.view.sizes()[axis..axis + m.ndim()];
-        if here != m.sizes() {
+        if !symbols::same_shape(here, m.sizes())? {
+            let (shape, here) = (m.dims(), Dim::slice(here));
             let message =
-                format!("a mask of shape {:?} does not fit the axes of sizes {here:?} at {axis}", m.sizes());
+                format!("a mask of shape {shape:?} does not fit the axes of sizes {here:?} at {axis}");
             return Err(Error::new(ErrorKind::Index, "TP1116", message));
         }
         let found = ops::NONZERO.call(&[Arg::Tensor(m)])?;
