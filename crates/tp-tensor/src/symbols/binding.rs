@@ -59,7 +59,7 @@ pub enum Misfit {
     /// A size that is not what the expression comes to with the symbols as they are.
     Value { expression: Poly, expected: Option<i64>, size: i64 },
     /// A statement that does not hold.
-    Check { check: Check, left: i64, right: i64 },
+    Check { check: Box<Check>, left: i64, right: i64 },
 }
 
 impl Binding {
@@ -133,7 +133,7 @@ impl Binding {
             let s = &check.statement;
             let (Some(left), Some(right)) = (self.eval(&s.left), self.eval(&s.right)) else { continue };
             if !s.relation.holds(left, right) {
-                return Err(Misfit::Check { check: check.clone(), left, right });
+                return Err(Misfit::Check { check: Box::new(check.clone()), left, right });
             }
             self.confirmed[i] = true;
         }

@@ -106,7 +106,8 @@ impl Poly {
                     if sum != 0 {
                         terms.push((x.0.clone(), sum));
                     }
-                    (a.next(), b.next());
+                    a.next();
+                    b.next();
                 }
             }
         }
