@@ -38,6 +38,8 @@ CHECK = "autograd/test_gradcheck.py::"
 OPCHECK = "test_opcheck.py::"
 HOSTILE = "test_hostile_calls.py::"
 CALLBACKS = "test_callbacks.py::"
+SIZES = "library/test_dynamic_sizes.py::"
+RUNS = "compile/test_dynamic_sizes.py::"
 GRAMMAR = (f"{SCHEMA}test_what_the_grammar_has", f"{SCHEMA}test_what_the_grammar_refuses")
 CORPUS = (
     f"{SCHEMA}test_the_corpus_prints_as_it_was_printed",
@@ -123,10 +125,10 @@ ROWS: tuple[Row, ...] = tuple(
 5.2  | no fake rule                    | CONTRACT::test_a_missing_fake_rule_is_said_with_the_fix
 5.3  | ops that need none              | library/test_rows.py::test_which_ops_need_a_fake_rule
 5.4  | overriding a rule               | UPSTREAM::test_l07_register_fake_as_a_decorator
-5.5  | sizes that depend on data       | | not built: there is no get_ctx and no new_dynamic_size
-5.6  | guards on such sizes            | | not built, as 5.5
-5.7  | declared ranges                 | | not built, as 5.5
-5.8  | fake contexts of threads        | | not built, as 5.5
+5.5  | sizes that depend on data       | SIZES::test_there_is_a_context_in_a_fake_rule_and_nowhere_else, SIZES::test_a_fresh_size_is_a_symbol_with_a_range, SIZES::test_bounds_that_cannot_be, SIZES::test_tensors_on_meta_have_no_such_sizes
+5.6  | guards on such sizes            | SIZES::test_branching_names_the_expression_and_the_line, SIZES::test_a_check_decides_later_comparisons, RUNS::test_one_graph_serves_every_size
+5.7  | declared ranges                 | RUNS::test_a_size_outside_of_its_range_is_an_error_of_the_run, RUNS::test_outputs_that_share_a_size_agree, SIZES::test_verify_and_opcheck_know_such_sizes
+5.8  | fake contexts of threads        | SIZES::test_threads_keep_their_contexts_apart, SIZES::test_a_context_does_not_cross_threads
 5.9  | a wrong rule                    | CONTRACT::test_a_captured_run_holds_the_kernel_to_its_fake_rule, FAULTS::test_a_fake_rule_with_other_strides_is_found, FAULTS::test_a_fake_rule_with_another_shape_or_dtype_is_found
 5.10 | real tensors among fakes        | library/test_rows.py::test_a_real_tensor_beside_one_without_data, HOSTILE::test_cpu_and_meta_do_not_mix, HOSTILE::test_what_may_mix | calls are refused; a fake rule still reads and writes the real tensors of its closure
 6.1  | setup_context                   | RULES::test_setup_context_gets_keywords, library/test_rows.py::test_setup_context_is_called_only_when_needed
@@ -188,7 +190,7 @@ F1   | strides on the CPU              | FAULTS::test_a_fake_rule_with_other_str
 F2   | a wrong shape behind a view     | compile/test_compile.py::test_fakes_are_held_to_their_promise_at_run_time
 F4   | promised strides                | CONTRACT::test_a_captured_run_holds_the_kernel_to_its_fake_rule
 F5   | a fake that returns its input   | CONTRACT::test_a_fake_rule_that_returns_its_input
-F7   | fake contexts of six threads    | CALLBACKS::test_captures_belong_to_their_thread
+F7   | fake contexts of six threads    | CALLBACKS::test_captures_belong_to_their_thread, SIZES::test_threads_keep_their_contexts_apart
 G1   | count of gradients              | RULES::test_the_number_of_gradients
 G2   | one None too many               | RULES::test_the_number_of_gradients
 G3   | defaults passed or not          | RULES::test_defaults_reach_setup_and_backward

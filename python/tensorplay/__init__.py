@@ -8,11 +8,14 @@ asked for.
 from tensorplay import _install as _install  # completes the types of the extension
 from tensorplay import errors, functions
 from tensorplay._native import (
+    SymBool,
+    SymInt,
     Tensor,
     __version__,
     asarray,
     bfloat16,
     bool,
+    check,
     device,
     dtype,
     float16,
@@ -270,6 +273,8 @@ else:
 
 
 __all__ = [
+    "SymBool",
+    "SymInt",
     "Tensor",
     "__version__",
     "abs",
@@ -314,6 +319,7 @@ __all__ = [
     "broadcast_to",
     "cat",
     "ceil",
+    "check",
     "clamp",
     "clip",
     "clone",

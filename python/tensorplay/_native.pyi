@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Protocol, final, overload
 
+from tensorplay._sizes import *  # noqa: F403
 from tensorplay.graph import Node
 from tensorplay.outcome import CallEvent, Capability, Explanation, Provenance, RunReport
 

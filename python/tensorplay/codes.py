@@ -225,6 +225,8 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1161", "Storages to copy differ in size.", "make them equally large"),
     ("TP1163", "Tensors to save share memory.", "save clones"),
     ("TP1164", "A file is no safetensors file.", "save it with tensorplay.save"),
+    ("TP1170", "A range of sizes cannot be.", "give numbers with 0 <= min <= max"),
+    ("TP1171", "What check states does not hold.", "mend the inputs, or the statement"),
     # dtypes
     ("TP1201", "Element types do not go together.", "convert one operand with astype"),
     ("TP1202", "An expression is not defined for these element types.", "convert the operands with astype"),
@@ -335,7 +337,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP3905", "opcheck got one tolerance alone.", "give rtol and atol, or neither"),
     # capture
     ("TP4001", "An op without a fake rule cannot be captured.", "add one with @op.register_fake"),
-    ("TP4002", "A size that is not known during capture was computed with.", "fix the size"),
+    (
+        "TP4002",
+        "What is captured depends on a size that only a run knows.",
+        "say what is known of the size with check, or give new_dynamic_size a min and a max",
+    ),
     (
         "TP4003",
         "A tensor's value was read during capture.",
@@ -376,6 +382,26 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "TP4016",
         "An op returned a value that a graph can neither hold nor check.",
         "return tensors, numbers, strings, dtypes or devices",
+    ),
+    (
+        "TP4017",
+        "get_ctx() where no fake rule runs, or its context after the call.",
+        "call it in the function given to register_fake",
+    ),
+    (
+        "TP4018",
+        "A size that depends on data, for tensors on 'meta'.",
+        "call the op on real tensors, or capture it",
+    ),
+    (
+        "TP4019",
+        "A symbolic size was used outside of its capture.",
+        "do not keep it; ask the tensor for its shape",
+    ),
+    (
+        "TP4020",
+        "No output tells a run what a new symbolic size is.",
+        "make it, or a multiple of it, the size of an axis of an output",
     ),
     (
         "TP4101",

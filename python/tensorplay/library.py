@@ -14,7 +14,7 @@ from tensorplay import _native
 from tensorplay._definitions import custom_op, define
 from tensorplay._infer import infer_schema
 from tensorplay._library import Library, impl
-from tensorplay._native import CustomOpDef, Schema
+from tensorplay._native import CustomOpDef, FakeContext, Schema
 from tensorplay._op import (
     debug_checks,
     fake_from_body,
@@ -30,6 +30,7 @@ from tensorplay._op_type import get_op, has_op
 from tensorplay._triton_op import triton_op, wrap_triton
 
 list_ops = _native.list_ops
+get_ctx = _native.get_ctx
 
 
 def opcheck(
@@ -49,12 +50,14 @@ def opcheck(
 
 __all__ = [
     "CustomOpDef",
+    "FakeContext",
     "Library",
     "Schema",
     "custom_op",
     "debug_checks",
     "define",
     "fake_from_body",
+    "get_ctx",
     "get_kernel",
     "get_op",
     "has_op",

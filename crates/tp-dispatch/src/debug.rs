@@ -4,11 +4,13 @@
 
 use crate::alias::span;
 use crate::error::{Error, Result};
-use crate::fake;
+use crate::fake::{self, Prediction};
 use crate::kernel::Call;
 use crate::select::KernelEntry;
 use crate::value::{Rets, Value};
 use smallvec::SmallVec;
+use std::sync::Arc;
+use tp_tensor::symbols::{self, Binding, Promise, Shapes};
 use tp_tensor::{Tensor, TensorSpec};
 
 /// Runs the kernel between the checks.
@@ -75,9 +77,15 @@ fn undeclared(call: &Call<'_>, k: usize) -> Error {
     .note(format!("declare it with mutates_args=('{name}',), or work on a clone()"))
 }
 
-fn compare(call: &Call<'_>, rets: &Rets, promised: &Rets) -> Result<()> {
-    for (i, (got, want)) in rets.iter().zip(promised).enumerate() {
-        let (got, want) = (describe(got), describe(want));
+fn compare(call: &Call<'_>, rets: &Rets, promised: &Prediction) -> Result<()> {
+    let _table = symbols::enter(promised.symbols.clone());
+    let mut sizes = Binding::new(Arc::new(Shapes::of(&promised.symbols)));
+    for (i, (got, want)) in rets.iter().zip(&promised.rets).enumerate() {
+        let want = match (want, got) {
+            (Value::Tensor(want), Value::Tensor(got)) => seen(call, i, &mut sizes, promised, want, got)?,
+            _ => describe(want),
+        };
+        let got = describe(got);
         if got != want {
             let message = format!("output {i} of the kernel is {got}, the fake kernel promised {want}");
             return Err(Error::contract("TP3205", message)
@@ -88,15 +96,36 @@ fn compare(call: &Call<'_>, rets: &Rets, promised: &Rets) -> Result<()> {
     Ok(())
 }
 
-/// What two equal results have in common; strides that tell no elements apart are left out.
-fn describe(v: &Value) -> String {
-    let one = |t: &Tensor| {
-        let mut spec = TensorSpec::of(t);
-        if t.is_contiguous() {
-            spec = TensorSpec::contiguous(t.sizes(), t.dtype(), t.device());
-        }
-        spec.to_string()
+/// The promise with the sizes that the kernel made.
+fn seen(
+    call: &Call<'_>,
+    i: usize,
+    sizes: &mut Binding,
+    promised: &Prediction,
+    want: &Tensor,
+    got: &Tensor,
+) -> Result<String> {
+    let spec = TensorSpec::of(want);
+    let Some(promise) = Promise::of(&promised.symbols, &spec).filter(|_| want.ndim() == got.ndim()) else {
+        return Ok(describe_one(want));
     };
+    sizes.meet(&promise, got).map_err(|found| fake::dynamic::misfit(call.op.name(), i, found))?;
+    let spec = sizes.spec(&promise, &spec).unwrap_or(spec);
+    let fake = Tensor::fake(&spec.sizes, &spec.strides, spec.dtype, spec.device, 0)?;
+    Ok(describe_one(&fake))
+}
+
+/// What two equal results have in common; strides that tell no elements apart are left out.
+fn describe_one(t: &Tensor) -> String {
+    let mut spec = TensorSpec::of(t);
+    if t.is_contiguous() {
+        spec = TensorSpec::contiguous(t.sizes(), t.dtype(), t.device());
+    }
+    spec.to_string()
+}
+
+fn describe(v: &Value) -> String {
+    let one = describe_one;
     match v {
         Value::Tensor(t) => one(t),
         Value::Tensors(ts) => format!("[{}]", ts.iter().map(one).collect::<Vec<_>>().join(", ")),

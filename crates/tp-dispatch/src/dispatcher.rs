@@ -112,6 +112,15 @@ impl ArgKeys {
     }
 }
 
+impl ArgKeys {
+    /// For a call with a symbolic size among its numbers: without a tensor it makes one without data.
+    #[cold]
+    #[must_use]
+    pub fn without_data(self) -> ArgKeys {
+        ArgKeys { device: DispatchKey::Meta.set().0, ..self }
+    }
+}
+
 /// Calls `op` with bound arguments (one per schema argument, defaults filled in).
 #[inline]
 pub fn call(op: OpHandle, args: &[Arg<'_>], host: HostArgs, rets: &mut Rets) -> Result<()> {

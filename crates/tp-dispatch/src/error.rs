@@ -154,10 +154,21 @@ impl From<TensorError> for Error {
             T::OutOfMemory { .. } => (ErrorKind::Memory, "TP1111"),
             T::DType { .. } => (ErrorKind::DType, "TP1201"),
             T::NoDevice(_) => (ErrorKind::Capability, "TP2001"),
-            T::Symbolic => (ErrorKind::Capture, "TP4002"),
+            T::Symbolic(_) | T::Unknown(_) | T::Undecided(_) => return unknown_size(&e),
         };
         Error::new(kind, code, e.to_string())
     }
+}
+
+#[cold]
+fn unknown_size(e: &TensorError) -> Error {
+    let error = Error::capture("TP4002", e.to_string());
+    let error = match crate::host::location() {
+        Some(at) => error.note(format!("needed at {at}")),
+        None => error,
+    };
+    error
+        .note("say what is known of the size with tensorplay.check, or give new_dynamic_size a min and a max")
 }
 
 impl From<SchemaError> for Error {

@@ -1,6 +1,8 @@
 //! Runs fake rules: from a call to outputs without data. Capture and the Meta device both come through here, so
 //! a rule means the same for both. Where the outputs go from here is their business.
 
+pub mod dynamic;
+
 use crate::check;
 use crate::error::{Error, Result};
 use crate::kernel::{Call, FakeOut, FakeOuts, FakeRule, HostArgs};
@@ -8,8 +10,10 @@ use crate::schema::{ArgType, Schema};
 use crate::state::KeyGuard;
 use crate::value::{Arg, Rets, Value};
 use smallvec::SmallVec;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tp_tensor::{Device, Dim, Layout, Tensor, TensorError, TensorSpec, layout};
+use tp_tensor::symbols::{self, Symbols};
+use tp_tensor::{Device, Layout, Tensor, TensorError, TensorSpec, layout};
 
 /// Names for storages of fakes that no capture scope numbers.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
@@ -51,19 +55,29 @@ pub fn materialize_fakes(call: &Call<'_>, next_id: &mut dyn FnMut() -> u32) -> R
         }
         FakeRule::Object(rule) => {
             let mut rets = Rets::new();
+            let running = dynamic::Running::new(call);
             {
                 // Ops inside the rule work on fakes and must not land in the captured graph.
                 let _guard = KeyGuard::foreign_kernel();
                 rule.call(call, &mut rets).map_err(|e| e.with_op(name))?;
             }
             check::check_outputs(call, &rets, "the fake kernel")?;
+            running.finish(&rets).map_err(|e| e.with_op(name))?;
             rets.into_iter().map(|value| without_data(value, next_id)).collect()
         }
     }
 }
 
-/// What the fake kernel says of a call on real tensors: outputs without data. None where there is no fake kernel.
-pub fn predict(call: &Call<'_>) -> Result<Option<Rets>> {
+/// What the fake kernel says of a call on real tensors.
+pub struct Prediction {
+    /// Outputs without data.
+    pub rets: Rets,
+    /// What their symbolic sizes stand for.
+    pub symbols: Arc<Symbols>,
+}
+
+/// Asks the fake kernel about a call on real tensors. None where there is no fake kernel.
+pub fn predict(call: &Call<'_>) -> Result<Option<Prediction>> {
     if matches!(call.def.fake, FakeRule::Missing | FakeRule::Nothing) {
         return Ok(None);
     }
@@ -80,7 +94,10 @@ pub fn predict(call: &Call<'_>) -> Result<Option<Rets>> {
     }
     let args: SmallVec<[Arg<'_>; 8]> = twins.iter().map(Value::as_arg).collect();
     let call = Call { args: &args, host: HostArgs::NONE, table: None, ..*call };
-    materialize_fakes(&call, &mut next_id).map(Some)
+    let symbols = Symbols::new();
+    let _table = symbols::enter(symbols.clone());
+    let rets = materialize_fakes(&call, &mut next_id)?;
+    Ok(Some(Prediction { rets, symbols }))
 }
 
 fn next_id() -> u32 {
@@ -109,7 +126,8 @@ fn elsewhere(call: &Call<'_>) -> Option<Device> {
         Arg::Device(d) if !d.is_meta() => Some(*d),
         _ => None,
     })?;
-    let mut fake = false;
+    // A size that only a run knows makes a tensor without data.
+    let mut fake = dynamic::has_symbols(call.args);
     call.for_each_tensor(|_, t| fake |= t.is_fake());
     (!fake).then_some(asked)
 }
@@ -131,7 +149,7 @@ fn from_spec(spec: &TensorSpec, next_id: &mut dyn FnMut() -> u32) -> Result<Tens
     if spec.device.is_meta() {
         return Ok(Tensor::empty_strided(sizes, strides, spec.dtype, spec.device)?);
     }
-    let known = sizes.iter().chain(strides).all(|&d| !Dim::from_raw(d).is_symbol());
+    let known = !symbols::any(sizes) && !symbols::any(strides);
     if known && !layout::is_contiguous(sizes, strides) {
         // The storage must hold whatever views of the tensor may reach.
         let layout = Layout { sizes: sizes.clone(), strides: strides.clone(), offset: 0 };

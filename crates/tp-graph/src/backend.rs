@@ -45,6 +45,8 @@ pub struct Region {
     pub outputs: Vec<TensorSpec>,
     pub(crate) reads: Vec<ValueId>,
     pub(crate) writes: Vec<ValueId>,
+    /// Some size is known in a run only; `layout` is that of the usual run.
+    pub symbolic: bool,
     pub(crate) space: Space,
 }
 

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use tp_dispatch::host::Location;
 use tp_dispatch::{Effects, Phase};
+use tp_tensor::symbols::Symbols;
 
 /// A value about to be defined.
 #[derive(Clone, Debug)]
@@ -40,6 +41,11 @@ pub struct GraphBuilder {
 impl GraphBuilder {
     pub fn new() -> GraphBuilder {
         GraphBuilder::default()
+    }
+
+    /// A builder of a graph over the symbols of another.
+    pub fn over(symbols: Arc<Symbols>) -> GraphBuilder {
+        GraphBuilder { graph: Graph { symbols, ..Graph::default() } }
     }
 
     pub fn graph(&self) -> &Graph {

@@ -13,7 +13,7 @@ use crate::lower::{self, Artifacts};
 use crate::passes::{self, Memory};
 use crate::report::{Build, Explanation, FallbackPolicy, Recompile, RunReport};
 use crate::split::{self, SavedFrom};
-use crate::training::Training;
+use crate::training::{Training, Typed};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -214,7 +214,8 @@ impl CompiledFunction {
         breaks.extend(more);
         let types = |kind: InputKind| {
             let inputs = split.backward.inputs.iter().filter(move |i| i.kind == kind);
-            inputs.filter_map(|i| split.backward.spec(i.value).cloned()).collect()
+            let specs = inputs.filter_map(|i| split.backward.spec(i.value).cloned());
+            specs.map(|spec| Typed::new(&split.backward.symbols, spec)).collect()
         };
         let mut next = 0..;
         let gradients =
@@ -273,6 +274,7 @@ impl CompiledFunction {
         for entry in self.entries() {
             out.graphs.push((entry.graph().text(), entry.backward_graph().map(Graph::text)));
             out.guards.push(entry.guards());
+            let _table = tp_tensor::symbols::enter(entry.graph().symbols.clone());
             out.breaks.extend(entry.breaks.iter().map(ToString::to_string));
             out.removed.extend(entry.removed.iter().cloned());
             out.regions.extend(entry.regions());

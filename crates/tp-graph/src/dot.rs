@@ -8,6 +8,7 @@ use tp_dispatch::Phase;
 impl Graph {
     /// Graphviz text: one box per node, labelled with the op and the types of its results.
     pub fn to_dot(&self) -> String {
+        let _table = tp_tensor::symbols::enter(self.symbols.clone());
         let mut out = String::from("digraph {\n  rankdir=TB;\n  node [shape=box, fontname=\"monospace\"];\n");
         for input in &self.inputs {
             let v = input.value;
@@ -42,6 +43,7 @@ impl Graph {
 
     /// One row per node: results, op, operands, effects, place.
     pub fn table(&self) -> String {
+        let _table = tp_tensor::symbols::enter(self.symbols.clone());
         let head = ["result", "op", "inputs", "type", "effects", "at"].map(str::to_string);
         let mut rows = vec![head];
         for input in &self.inputs {

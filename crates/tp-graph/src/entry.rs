@@ -83,8 +83,9 @@ impl Entry {
             inputs.push(self.tensor(args, *place)?);
         }
         let mut stamps = Stamps::new(self.plan.regions.len());
+        let mut sizes = self.plan.binding();
         // SAFETY: the guards hold, so the inputs fit.
-        let ran = unsafe { self.plan.run(&inputs, &mut stamps) };
+        let ran = unsafe { self.plan.run(&inputs, &mut stamps, &mut sizes) };
         let backward = self.training.as_ref().map(|_| BackwardStamps::default());
         last::note(self.function, self, stamps, backward.clone());
         *rets = ran?;
@@ -94,7 +95,7 @@ impl Entry {
                 .iter()
                 .map(|(place, _)| self.tensor(args, *place))
                 .collect::<Result<_>>()?;
-            training::record(training, backward, &wanted, &inputs, rets)?;
+            training::record(training, (backward, sizes), &wanted, &inputs, rets)?;
             rets.truncate(self.returned);
         }
         Ok(())

@@ -367,7 +367,7 @@ pub(crate) fn tuple(items: &[i64]) -> String {
     let mut out = String::from("(");
     for (i, item) in items.iter().enumerate() {
         // Writing to a string cannot fail.
-        let _ = write!(out, "{}{item}", if i > 0 { ", " } else { "" });
+        let _ = write!(out, "{}{}", if i > 0 { ", " } else { "" }, tp_tensor::Dim::from_raw(*item));
     }
     out.push_str(if items.len() == 1 { ",)" } else { ")" });
     out

@@ -11,6 +11,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use tp_dispatch::host::Location;
 use tp_dispatch::{Effects, OpHandle, Phase, Registry};
+use tp_tensor::symbols::Symbols;
 use tp_tensor::{DType, Device, Scalar, TensorSpec};
 
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -19,6 +20,8 @@ pub struct Graph {
     pub nodes: PrimaryMap<NodeId, Node>,
     pub values: PrimaryMap<ValueId, ValueData>,
     pub outputs: Vec<Operand>,
+    /// What the symbolic sizes stand for, and what runs have to confirm of them.
+    pub symbols: Arc<Symbols>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -22,7 +22,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 use tp_dispatch::{Error, FallbackReason, Result, Value};
-use tp_tensor::Device;
+use tp_tensor::symbols::{self, Promise, Shapes};
+use tp_tensor::{Device, Dim, TensorError};
 
 /// Which artifacts a compiled function has, so that one program and one loop pattern are built once.
 #[derive(Default)]
@@ -43,6 +44,7 @@ pub(crate) fn plan(
     backends: &[Arc<dyn Backend>],
     artifacts: &Artifacts,
 ) -> Result<(Plan, Vec<Break>)> {
+    let _table = symbols::enter(graph.symbols.clone());
     let partition = partition::run(graph);
     let mut planner = Planner {
         graph,
@@ -68,6 +70,7 @@ pub(crate) fn plan(
         outputs,
         regions: planner.regions,
         calls: false,
+        shapes: (!graph.symbols.is_empty()).then(|| Arc::new(Shapes::of(&graph.symbols))),
         fast: None,
     };
     plan.calls = plan.steps.iter().any(|s| matches!(s.work, Work::Call(_)));
@@ -139,7 +142,14 @@ impl Planner<'_> {
             }
         }
         match NativeKernel::compile(&region) {
-            Ok(kernel) => self.fused(&region, backend::NATIVE, Exec::Native(Arc::new(kernel)), reason),
+            Ok(kernel) => {
+                let native = Arc::new(kernel);
+                let with = match region.symbolic {
+                    true => Exec::Shaped { native, raw: None },
+                    false => Exec::Native(native),
+                };
+                self.fused(&region, backend::NATIVE, with, reason)
+            }
             // The ops run one by one.
             Err(why) => self.calls(nodes, reason.or(Some(why)), false),
         }
@@ -150,10 +160,24 @@ impl Planner<'_> {
         let key = (backend.name().to_string(), region.program.fingerprint(), region.layout);
         let known = self.artifacts.made.lock().get(&key).cloned();
         if let Some(kernel) = known {
+            if region.symbolic {
+                return shaped(region, kernel);
+            }
             return Ok(Exec::Object(Arc::new(RawExecutor::new(region, kernel)?)));
         }
         let start = Instant::now();
         let lowered = backend.lower(region)?;
+        let with = match &lowered {
+            Lowered::Raw(_) => None,
+            _ if region.symbolic => Some(FallbackReason::UnsupportedOp {
+                op: region.ops.first().cloned().unwrap_or_default(),
+                why: format!("sizes that depend on data; '{}' makes code for known sizes", backend.name()),
+            }),
+            _ => None,
+        };
+        if let Some(reason) = with {
+            return Err(reason);
+        }
         let with = match &lowered {
             Lowered::Pending(made) => {
                 let native = Arc::new(NativeKernel::compile(region)?);
@@ -162,6 +186,9 @@ impl Planner<'_> {
             Lowered::Raw(kernel) => {
                 self.artifacts.made.lock().insert(key, kernel.clone());
                 self.note_build(backend.name(), region, kernel.marker().proof.clone(), start);
+                if region.symbolic {
+                    return shaped(region, kernel.clone());
+                }
                 return Ok(Exec::Object(Arc::new(RawExecutor::new(region, kernel.clone())?)));
             }
             Lowered::Region(executor) => Exec::Object(executor.clone()),
@@ -232,7 +259,7 @@ impl Planner<'_> {
                     let item = |v: &Option<ValueId>| v.map(|v| self.src(v)).transpose();
                     ArgSrc::Optional(vs.iter().map(item).collect::<Result<_>>()?)
                 }
-                ArgSource::Literal(value) => ArgSrc::Literal(value),
+                ArgSource::Literal(value) => self.literal(value)?,
             });
         }
         let outputs = node.outputs.iter().map(|o| self.call_output(o)).collect::<Result<_>>()?;
@@ -246,6 +273,18 @@ impl Planner<'_> {
             _ => CallStamp::Watch,
         };
         Ok(CallStep { op, args: args.into(), outputs, stamp, location: node.location.clone() })
+    }
+
+    /// A literal as it stands, or what a run makes of its symbols.
+    fn literal(&self, value: Value) -> Result<ArgSrc> {
+        let poly = |v: i64| self.graph.symbols.poly(Dim::from_raw(v)).ok_or(TensorError::Symbolic(v));
+        Ok(match value {
+            Value::Int(v) if symbols::any(&[v]) => ArgSrc::Size(poly(v)?),
+            Value::Ints(vs) if symbols::any(&vs) => {
+                ArgSrc::Sizes(vs.iter().map(|&v| poly(v)).collect::<std::result::Result<_, _>>()?)
+            }
+            known => ArgSrc::Literal(known),
+        })
     }
 
     fn call_output(&mut self, output: &Output) -> Result<CallOutput> {
@@ -270,7 +309,8 @@ impl Planner<'_> {
         let slot = self.slots;
         self.slots += 1;
         self.places[v.index()] = Some(Src::Slot(slot));
-        Ok(OutSlot { slot, promise })
+        let shape = Promise::of(&self.graph.symbols, &promise).map(Box::new);
+        Ok(OutSlot { slot, promise, shape })
     }
 
     fn src(&self, v: ValueId) -> Result<Src> {
@@ -280,10 +320,18 @@ impl Planner<'_> {
     fn output(&self, operand: &Operand) -> Result<OutSrc> {
         Ok(match operand {
             Operand::Value(v) => OutSrc::Tensor(self.src(*v)?),
+            Operand::Const(Const::Int(v)) if symbols::any(&[*v]) => {
+                OutSrc::Size(self.graph.symbols.poly(Dim::from_raw(*v)).ok_or(TensorError::Symbolic(*v))?)
+            }
             Operand::Const(c) => OutSrc::Value(known_value(c)),
             Operand::List(items) => OutSrc::Value(known_list(items)?),
         })
     }
+}
+
+/// Code for all sizes, beside the native code for runs whose loops it does not fit.
+fn shaped(region: &Region, kernel: Arc<RawKernel>) -> std::result::Result<Exec, FallbackReason> {
+    Ok(Exec::Shaped { native: Arc::new(NativeKernel::compile(region)?), raw: Some(kernel) })
 }
 
 /// A literal that the function returned, as a value of its own.
@@ -349,7 +397,7 @@ fn for_each_slot(step: &Step, mut f: impl FnMut(u32)) {
                     ArgSrc::Tensor(s) => src(s),
                     ArgSrc::Tensors(ss) => ss.iter().for_each(&mut src),
                     ArgSrc::Optional(ss) => ss.iter().flatten().for_each(&mut src),
-                    ArgSrc::Literal(_) => {}
+                    ArgSrc::Literal(_) | ArgSrc::Size(_) | ArgSrc::Sizes(_) => {}
                 }
             }
             for output in &call.outputs {

@@ -2,7 +2,7 @@
 //! the operands allow it.
 
 use crate::backend::{Executor, NATIVE, Region};
-use crate::region::{KernelLayout, Space};
+use crate::region::{self, KernelLayout, Space};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tp_dispatch::{CodegenMarker, Error, FallbackReason, Result, host};
@@ -13,7 +13,7 @@ use tp_tensor::{Tensor, TensorSpec, layout};
 pub(crate) const LONG: usize = 1 << 16;
 
 pub struct NativeKernel {
-    kernel: TileKernel,
+    kernel: Arc<TileKernel>,
     marker: Arc<CodegenMarker>,
     space: Space,
     inputs: Vec<TensorSpec>,
@@ -43,11 +43,29 @@ impl NativeKernel {
             device: region.device,
         };
         Ok(NativeKernel {
-            kernel,
+            kernel: Arc::new(kernel),
             marker: Arc::new(marker),
             space: region.space.clone(),
             inputs: region.inputs.clone(),
             outputs: region.outputs.clone(),
+        })
+    }
+
+    /// The same program over the sizes that one run has. None where the inputs do not broadcast to the outputs.
+    pub(crate) fn over(&self, inputs: &[&Tensor], outputs: Vec<TensorSpec>) -> Option<NativeKernel> {
+        let inputs: Vec<TensorSpec> = inputs.iter().map(|t| TensorSpec::of(t)).collect();
+        let sizes = &outputs.first()?.sizes;
+        let fits = |s: &TensorSpec| layout::broadcast(sizes, &s.sizes).is_ok_and(|common| common == *sizes);
+        if !inputs.iter().all(fits) || outputs.iter().any(|o| o.sizes != *sizes) {
+            return None;
+        }
+        let space = region::space(sizes, &inputs);
+        Some(NativeKernel {
+            kernel: self.kernel.clone(),
+            marker: self.marker.clone(),
+            space,
+            inputs,
+            outputs,
         })
     }
 

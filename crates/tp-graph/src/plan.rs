@@ -4,11 +4,13 @@
 use crate::backend::{Executor, HostExecutor, Pending};
 use crate::ir::Operand;
 use crate::native::NativeKernel;
+use crate::raw::RawKernel;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tp_dispatch::host::Location;
 use tp_dispatch::{CodegenMarker, FallbackReason, OpHandle, Value};
 use tp_tensor::TensorSpec;
+use tp_tensor::symbols::{Binding, Poly, Promise, Shapes};
 
 /// Where a tensor is found while a plan runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +25,9 @@ pub(crate) enum ArgSrc {
     Tensors(Box<[Src]>),
     Optional(Box<[Option<Src>]>),
     Literal(Value),
+    /// Numbers that depend on the sizes of the run: one, or a list.
+    Size(Poly),
+    Sizes(Box<[Poly]>),
 }
 
 /// What becomes of an output of a call.
@@ -30,6 +35,8 @@ pub(crate) struct OutSlot {
     pub slot: u32,
     /// What the fake rule said it would be.
     pub promise: TensorSpec,
+    /// The same where a size is symbolic, for a run to replace.
+    pub shape: Option<Box<Promise>>,
 }
 
 pub(crate) enum Work {
@@ -71,6 +78,11 @@ pub(crate) struct FusedStep {
 
 pub(crate) enum Exec {
     Native(Arc<NativeKernel>),
+    /// For sizes that each run finds: the program as native code, and as compiled code where a backend made some.
+    Shaped {
+        native: Arc<NativeKernel>,
+        raw: Option<Arc<RawKernel>>,
+    },
     Object(Arc<dyn Executor>),
     Host(Arc<dyn HostExecutor>),
     /// Native until the artifact is there.
@@ -102,6 +114,7 @@ pub(crate) struct PlanRegion {
 pub(crate) enum OutSrc {
     Tensor(Src),
     Value(Value),
+    Size(Poly),
 }
 
 pub struct Plan {
@@ -111,6 +124,8 @@ pub struct Plan {
     pub(crate) regions: Vec<PlanRegion>,
     /// Some step goes through the dispatcher.
     pub(crate) calls: bool,
+    /// What runs are held to, where sizes are symbolic.
+    pub(crate) shapes: Option<Arc<Shapes>>,
     /// The whole plan is one flat native region.
     pub(crate) fast: Option<Fast>,
 }
@@ -127,6 +142,11 @@ pub(crate) struct Fast {
 pub(crate) const FAST_INPUTS: usize = 8;
 
 impl Plan {
+    /// The symbolic sizes of one run, none of them known yet; None where all sizes are.
+    pub(crate) fn binding(&self) -> Option<Binding> {
+        self.shapes.as_ref().map(|shapes| Binding::new(shapes.clone()))
+    }
+
     /// Reasons of regions that do not run where they were asked to, one per region.
     pub fn fallbacks(&self) -> impl Iterator<Item = &FallbackReason> {
         self.regions.iter().filter(|r| !r.view).filter_map(|r| r.reason.as_ref())

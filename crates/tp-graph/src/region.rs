@@ -11,7 +11,7 @@ use tp_dispatch::FallbackReason;
 use tp_expr::ProgramBuilder;
 use tp_tensor::dim::Dims;
 use tp_tensor::iter::LoopNest;
-use tp_tensor::{TensorSpec, layout};
+use tp_tensor::{Dim, TensorSpec, layout, symbols};
 
 /// The pattern of loops a kernel is made for. Kernels of one program and one pattern serve all sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -84,10 +84,38 @@ pub(crate) fn build(graph: &Graph, uses: &Uses, nodes: &[NodeId]) -> Result<Regi
             message: "no result is used".into(),
         });
     };
-    let space = space(&first.sizes, &inputs);
+    let symbolic = inputs.iter().chain(&outputs).any(is_symbolic);
+    let space = match symbolic {
+        false => space(&first.sizes, &inputs),
+        true => sample_space(graph, &first.sizes, &inputs).ok_or_else(|| FallbackReason::UnsupportedOp {
+            op: nodes.first().map(|n| graph.nodes[*n].target.name()).unwrap_or_default(),
+            why: "its sizes depend on data, and no usual ones are known".to_string(),
+        })?,
+    };
     let layout = space.layout();
     let ops = nodes.iter().map(|n| graph.nodes[*n].target.name()).collect();
-    Ok(Region { ops, program, layout, device: first.device, inputs, outputs, reads, writes, space })
+    Ok(Region { ops, program, layout, device: first.device, inputs, outputs, symbolic, reads, writes, space })
+}
+
+fn is_symbolic(spec: &TensorSpec) -> bool {
+    symbols::any(&spec.sizes) || symbols::any(&spec.strides)
+}
+
+/// The loops for sizes that are likely: large, and no two alike, so that nothing is merged that usually is not.
+fn sample_space(graph: &Graph, shape: &[i64], inputs: &[TensorSpec]) -> Option<Space> {
+    let value = |id: u32| {
+        let unbacked = Dim::symbol(id).as_unbacked()?;
+        let range = graph.symbols.declared(unbacked)?;
+        i64::try_from((1009 + 2 * i128::from(unbacked)).clamp(range.low, range.high)).ok()
+    };
+    let known = |raw: &[i64]| {
+        raw.iter().map(|&d| graph.symbols.poly(Dim::from_raw(d))?.eval(&value)).collect::<Option<Dims>>()
+    };
+    let spec =
+        |s: &TensorSpec| Some(TensorSpec { sizes: known(&s.sizes)?, strides: known(&s.strides)?, ..*s });
+    let shape = known(shape)?;
+    let inputs = inputs.iter().map(spec).collect::<Option<Vec<_>>>()?;
+    Some(space(&shape, &inputs))
 }
 
 /// Who reads each value of a graph.
@@ -114,7 +142,7 @@ impl Uses {
     }
 }
 
-fn space(shape: &[i64], inputs: &[TensorSpec]) -> Space {
+pub(crate) fn space(shape: &[i64], inputs: &[TensorSpec]) -> Space {
     let n: i64 = shape.iter().product();
     let mut scalars = 0u64;
     let mut flat = true;

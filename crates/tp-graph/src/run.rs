@@ -11,17 +11,19 @@ use crate::plan::{
     ArgSrc, CallOutput, CallStamp, CallStep, Exec, FAST_INPUTS, Fast, FusedStep, OutSlot, OutSrc, Plan, Src,
     Work,
 };
-use crate::raw::RawExecutor;
+use crate::raw::{RawExecutor, RawKernel};
 use crate::stamp::{Stamps, watched};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Instant;
+use tp_dispatch::fake::dynamic::misfit;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::state::{self, KeyGuard};
 use tp_dispatch::{
     Arg, CallEvent, CodegenMarker, DispatchKey, Error, ErrorKind, FallbackReason, KeySet, Result, Rets,
     Value, dispatcher, host,
 };
+use tp_tensor::symbols::{Binding, Poly, Promise};
 use tp_tensor::{DType, Device, Tensor, TensorSpec};
 
 type Slots = SmallVec<[Option<Tensor>; 16]>;
@@ -30,18 +32,24 @@ type Slots = SmallVec<[Option<Tensor>; 16]>;
 const POLL_EVERY: usize = 256;
 
 impl Plan {
-    /// Runs on `inputs`, which fit the graph's inputs; `stamps` are fresh.
+    /// Runs on `inputs`, which fit the graph's inputs; `stamps` are fresh. Symbolic sizes are found on the way, and are
+    /// then in `sizes`; those found by a run before are in it already.
     ///
     /// # Safety
     /// Dtype, device, sizes and strides of every input are those the graph was planned for.
-    pub(crate) unsafe fn run(&self, inputs: &[&Tensor], stamps: &mut Stamps) -> Result<Rets> {
+    pub(crate) unsafe fn run(
+        &self,
+        inputs: &[&Tensor],
+        stamps: &mut Stamps,
+        sizes: &mut Option<Binding>,
+    ) -> Result<Rets> {
         let keys = self.calls.then(below_autograd);
         let mut slots: Slots = SmallVec::from_elem(None, self.slots);
         for (i, step) in self.steps.iter().enumerate() {
             if i % POLL_EVERY == POLL_EVERY - 1 {
                 host::poll()?;
             }
-            let mut frame = Frame { inputs, slots: &mut slots, stamps, region: step.region };
+            let mut frame = Frame { inputs, slots: &mut slots, stamps, sizes, region: step.region };
             match &step.work {
                 Work::Call(call) => frame.call(call)?,
                 // SAFETY: inputs fit, and slots were checked when they were filled.
@@ -55,6 +63,7 @@ impl Plan {
         let output = |out: &OutSrc| match out {
             OutSrc::Value(value) => Ok(value.clone()),
             OutSrc::Tensor(src) => tensor(inputs, &slots, *src).map(|t| Value::Tensor(t.clone())),
+            OutSrc::Size(poly) => number(sizes, poly).map(Value::Int),
         };
         self.outputs.iter().map(output).collect()
     }
@@ -104,7 +113,16 @@ struct Frame<'a> {
     inputs: &'a [&'a Tensor],
     slots: &'a mut Slots,
     stamps: &'a mut Stamps,
+    sizes: &'a mut Option<Binding>,
     region: u32,
+}
+
+/// What a symbolic number is in this run.
+fn number(sizes: &Option<Binding>, poly: &Poly) -> Result<i64> {
+    sizes.as_ref().and_then(|s| s.eval(poly)).ok_or_else(|| {
+        Error::capture("TP4020", format!("what {poly} is in this run is not known"))
+            .note("no size of an output that was computed before tells it, or it leaves 64 bits")
+    })
 }
 
 impl Frame<'_> {
@@ -129,7 +147,9 @@ impl Frame<'_> {
             args.push(match arg {
                 ArgSrc::Tensor(src) => Arg::Tensor(tensor(self.inputs, self.slots, *src)?),
                 ArgSrc::Literal(value) => value.as_arg(),
-                ArgSrc::Tensors(_) | ArgSrc::Optional(_) => next.next().ok_or_else(broken)?.as_arg(),
+                ArgSrc::Tensors(_) | ArgSrc::Optional(_) | ArgSrc::Size(_) | ArgSrc::Sizes(_) => {
+                    next.next().ok_or_else(broken)?.as_arg()
+                }
             });
         }
         let stamp = match &step.stamp {
@@ -148,7 +168,7 @@ impl Frame<'_> {
         Ok(())
     }
 
-    /// Lists of tensors, made for this call.
+    /// Lists of tensors, and numbers that this run knows, made for this call.
     fn lists(&self, step: &CallStep) -> Result<SmallVec<[Value; 1]>> {
         let get = |src: &Src| tensor(self.inputs, self.slots, *src).cloned();
         let mut out = SmallVec::new();
@@ -160,6 +180,11 @@ impl Frame<'_> {
                 ArgSrc::Optional(srcs) => {
                     let item = |s: &Option<Src>| s.as_ref().map(get).transpose();
                     out.push(Value::OptTensors(srcs.iter().map(item).collect::<Result<_>>()?));
+                }
+                ArgSrc::Size(poly) => out.push(Value::Int(number(self.sizes, poly)?)),
+                ArgSrc::Sizes(polys) => {
+                    let all = polys.iter().map(|p| number(self.sizes, p)).collect::<Result<_>>()?;
+                    out.push(Value::Ints(all));
                 }
                 ArgSrc::Tensor(_) | ArgSrc::Literal(_) => {}
             }
@@ -194,11 +219,55 @@ impl Frame<'_> {
 
     #[inline]
     fn store(&mut self, op: &str, i: usize, t: Tensor, out: &OutSlot) -> Result<()> {
-        if !fits(&t, &out.promise) || t.is_fake() {
+        if let Some(shape) = &out.shape {
+            self.meet(op, i, &t, out, shape)?;
+        } else if !fits(&t, &out.promise) || t.is_fake() {
             return Err(broken_promise(op, i, &t, &out.promise));
         }
         self.slots[out.slot as usize] = Some(t);
         Ok(())
+    }
+
+    /// Holds an output with symbolic sizes to its promise; symbols that it is the first to show get their values.
+    #[cold]
+    fn meet(&mut self, op: &str, i: usize, t: &Tensor, out: &OutSlot, shape: &Promise) -> Result<()> {
+        let Some(sizes) = self.sizes else { return Err(broken().with_op(op)) };
+        if t.ndim() != out.promise.sizes.len() {
+            return Err(broken_promise(op, i, t, &out.promise));
+        }
+        sizes.meet(shape, t).map_err(|found| misfit(op, i, found))?;
+        let promise = sizes.spec(shape, &out.promise).ok_or_else(broken)?;
+        if fits(t, &promise) && !t.is_fake() { Ok(()) } else { Err(broken_promise(op, i, t, &promise)) }
+    }
+
+    /// The outputs of a region as this run has them.
+    #[cold]
+    fn shaped(
+        &self,
+        native: &NativeKernel,
+        raw: &Option<Arc<RawKernel>>,
+        inputs: &[&Tensor],
+        step: &FusedStep,
+    ) -> Result<Ran> {
+        let mut specs: Vec<TensorSpec> = Vec::with_capacity(step.outputs.len());
+        for out in &step.outputs {
+            specs.push(concrete(self.sizes, out)?);
+        }
+        let empty = |s: &TensorSpec| Tensor::empty(&s.sizes, s.dtype, s.device);
+        let outputs = specs.iter().map(empty).collect::<std::result::Result<SmallVec<[Tensor; 2]>, _>>()?;
+        let kernel = native.over(inputs, specs).ok_or_else(broken)?;
+        let mut reason = None;
+        if let Some(raw) = raw {
+            match RawExecutor::bind(&kernel, raw) {
+                Ok(executor) => {
+                    let marker = crate::backend::Executor::run(&executor, inputs, &outputs)?;
+                    return Ok((outputs, marker, None));
+                }
+                Err(why) => reason = Some(why),
+            }
+        }
+        let marker = crate::backend::Executor::run(&kernel, inputs, &outputs)?;
+        Ok((outputs, marker, reason))
     }
 
     /// # Safety
@@ -212,6 +281,7 @@ impl Frame<'_> {
             Exec::Native(kernel) => {
                 (unsafe { native(kernel, &inputs, step)? }, kernel.marker().clone(), None)
             }
+            Exec::Shaped { native, raw } => self.shaped(native, raw, &inputs, step)?,
             Exec::Object(executor) => {
                 let outputs = fresh(step)?;
                 let marker = executor.run(&inputs, &outputs)?;
@@ -255,6 +325,14 @@ impl Frame<'_> {
             host_seconds: start.elapsed().as_secs_f64(),
             device_seconds: None,
         });
+    }
+}
+
+/// The type of a region's output with the sizes of this run.
+fn concrete(sizes: &Option<Binding>, out: &OutSlot) -> Result<TensorSpec> {
+    match &out.shape {
+        None => Ok(out.promise.clone()),
+        Some(shape) => sizes.as_ref().and_then(|s| s.spec(shape, &out.promise)).ok_or_else(broken),
     }
 }
 

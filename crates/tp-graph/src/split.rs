@@ -100,7 +100,11 @@ struct Part<'g> {
 
 impl<'g> Part<'g> {
     fn new(joint: &'g Graph) -> Part<'g> {
-        Part { joint, builder: GraphBuilder::new(), ids: vec![None; joint.values.len()] }
+        Part {
+            joint,
+            builder: GraphBuilder::over(joint.symbols.clone()),
+            ids: vec![None; joint.values.len()],
+        }
     }
 
     fn input(&mut self, v: ValueId, name: &str, kind: InputKind) {

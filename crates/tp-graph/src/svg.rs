@@ -33,6 +33,7 @@ struct Cell {
 
 impl Graph {
     pub fn svg(&self) -> String {
+        let _table = tp_tensor::symbols::enter(self.symbols.clone());
         let mut cells = self.cells();
         let (width, height) = place(&mut cells);
         let mut out = String::new();

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use tp_autograd::{BackwardCtx, Gradients, VjpRule, record_node};
 use tp_dispatch::{Error, Result, Value, state};
 use tp_expr::{ProgramBuilder, Strided, TileKernel};
+use tp_tensor::symbols::{Binding, Promise, Symbols};
 use tp_tensor::{DType, Tensor, TensorSpec};
 
 /// The backward half of an entry.
@@ -24,10 +25,31 @@ pub(crate) struct Training {
     /// Positions among the function's outputs, one per gradient input of the backward graph.
     pub outputs: Vec<usize>,
     /// Types of those gradients.
-    pub tangents: Vec<TensorSpec>,
+    pub tangents: Vec<Typed>,
     pub saved: Vec<SavedFrom>,
     /// Types of the saved values.
-    pub saved_types: Vec<TensorSpec>,
+    pub saved_types: Vec<Typed>,
+}
+
+/// A type whose sizes a run may have to fill in.
+pub(crate) struct Typed {
+    spec: TensorSpec,
+    shape: Option<Promise>,
+}
+
+impl Typed {
+    pub fn new(symbols: &Symbols, spec: TensorSpec) -> Typed {
+        let shape = Promise::of(symbols, &spec);
+        Typed { spec, shape }
+    }
+
+    /// The type with the sizes that the forward run found.
+    fn of(&self, sizes: &Option<Binding>) -> Result<TensorSpec> {
+        match &self.shape {
+            None => Ok(self.spec.clone()),
+            Some(shape) => sizes.as_ref().and_then(|s| s.spec(shape, &self.spec)).ok_or_else(missing),
+        }
+    }
 }
 
 /// The stamps of a backward, shared between the node and the run's report.
@@ -37,19 +59,21 @@ pub(crate) type BackwardStamps = Arc<Mutex<Option<Stamps>>>;
 struct CompiledBackward {
     training: Arc<Training>,
     stamps: BackwardStamps,
+    /// The symbolic sizes of the forward run.
+    sizes: Option<Binding>,
 }
 
 /// Puts one call on the tape: `inputs` are the forward graph's, `results` its outputs, the saved ones included.
 pub(crate) fn record(
     training: &Arc<Training>,
-    stamps: BackwardStamps,
+    (stamps, sizes): (BackwardStamps, Option<Binding>),
     wanted: &[&Tensor],
     inputs: &[&Tensor],
     results: &[Value],
 ) -> Result<()> {
     let outputs =
         training.outputs.iter().map(|&i| result(results, i)).collect::<Result<SmallVec<[&Tensor; 2]>>>()?;
-    let rule: Arc<dyn VjpRule> = Arc::new(CompiledBackward { training: training.clone(), stamps });
+    let rule: Arc<dyn VjpRule> = Arc::new(CompiledBackward { training: training.clone(), stamps, sizes });
     record_node(rule, wanted, &outputs, |saver| {
         for from in &training.saved {
             match *from {
@@ -95,19 +119,21 @@ impl VjpRule for CompiledBackward {
         let mut tensors: Vec<Tensor> = Vec::with_capacity(training.saved.len() + training.tangents.len());
         for (k, spec) in training.saved_types.iter().enumerate() {
             let t = ctx.saved(k)?;
-            if !crate::native::fits(&t, spec) {
+            if !crate::native::fits(&t, &spec.of(&self.sizes)?) {
                 return Err(missing());
             }
             tensors.push(t);
         }
         for (nr, spec) in training.tangents.iter().enumerate() {
             let given = grads.get(nr).and_then(Option::as_ref);
-            tensors.push(given.map_or_else(|| zeros(spec), |g| contiguous(g, spec))?);
+            let spec = spec.of(&self.sizes)?;
+            tensors.push(given.map_or_else(|| zeros(&spec), |g| contiguous(g, &spec))?);
         }
         let inputs: SmallVec<[&Tensor; 8]> = tensors.iter().collect();
         let mut stamps = Stamps::new(training.plan.regions.len());
+        let mut sizes = self.sizes.clone();
         // SAFETY: saved tensors were just checked, gradients were made to fit.
-        let rets = unsafe { training.plan.run(&inputs, &mut stamps)? };
+        let rets = unsafe { training.plan.run(&inputs, &mut stamps, &mut sizes)? };
         *self.stamps.lock() = Some(stamps);
         for (k, edge) in ctx.edges().iter().enumerate() {
             let output = training.gradients.get(edge.index()).and_then(|(_, g)| *g);

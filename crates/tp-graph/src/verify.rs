@@ -21,6 +21,10 @@
 //! - `fake-rule`: where the op's fake rule is native code, running it over the operands' types gives the types of the
 //!   results: dtype, sizes, strides, device.
 //!
+//! Sizes
+//! - `size-known`: every symbol is declared, and a symbol in a literal was shown before: it is in the type of an input or
+//!   of an earlier result.
+//!
 //! Aliases
 //! - `alias-order`: an alias fact names an earlier value, which is a tensor.
 //! - `alias-type`: a value that is the same tensor as another has its type; a view has its device.
@@ -31,6 +35,7 @@
 use crate::args::{ArgSource, source};
 use crate::entity::{Entity, NodeId, ValueId};
 use crate::ir::{Alias, Def, Graph, InputKind, Node, Output, ValueType};
+use crate::passes::sizes::for_each_symbol;
 use crate::text::NodeText;
 use smallvec::SmallVec;
 use std::collections::HashSet;
@@ -39,7 +44,7 @@ use tp_dispatch::host::Location;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::schema::ArgType;
 use tp_dispatch::{Arg, Call, Error, FakeRule, KeySet, OpDef, OpHandle, Result, Value, fake};
-use tp_tensor::{Tensor, TensorSpec};
+use tp_tensor::{Dim, Tensor, TensorSpec, symbols};
 
 /// One broken rule.
 #[derive(Clone, PartialEq, Debug)]
@@ -72,13 +77,16 @@ impl fmt::Display for Violation {
 impl Graph {
     /// Every violation of the rules above.
     pub fn verify(&self) -> Vec<Violation> {
-        let mut v = Verifier { graph: self, found: Vec::new(), node: None };
+        let _table = symbols::enter(self.symbols.clone());
+        let mut v = Verifier { graph: self, found: Vec::new(), node: None, shown: HashSet::new() };
         v.inputs();
         v.numbering();
+        self.inputs.iter().for_each(|input| v.shows(input.value));
         for (id, node) in self.nodes.iter() {
             v.node = Some(id);
             v.uses(id, node);
             v.call(node);
+            v.sizes(node);
             v.aliases(node);
         }
         v.node = None;
@@ -101,6 +109,8 @@ struct Verifier<'a> {
     graph: &'a Graph,
     found: Vec<Violation>,
     node: Option<NodeId>,
+    /// Symbols that the types of inputs and earlier results show.
+    shown: HashSet<u32>,
 }
 
 impl<'a> Verifier<'a> {
@@ -304,6 +314,38 @@ impl<'a> Verifier<'a> {
                 Value::OptTensors(vs.iter().map(item).collect::<Option<_>>()?)
             }
         })
+    }
+
+    fn sizes(&mut self, node: &Node) {
+        let mut hidden = None;
+        for operand in &node.inputs {
+            for_each_symbol(self.graph, operand, &mut |id| {
+                hidden = hidden.or((!self.shown.contains(&id)).then_some(id));
+            });
+        }
+        if let Some(id) = hidden {
+            let message = format!("{} stands in a literal, but no type before shows it", Dim::symbol(id));
+            self.report("size-known", None, message);
+        }
+        node.defined().for_each(|v| self.shows(v));
+    }
+
+    fn shows(&mut self, v: ValueId) {
+        let Some(spec) = self.graph.spec(v) else { return };
+        for &raw in spec.sizes.iter().filter(|&&d| Dim::from_raw(d).is_symbol()) {
+            let Some(poly) = self.graph.symbols.poly(Dim::from_raw(raw)) else { continue };
+            let mut stray = None;
+            poly.for_each_symbol(&mut |id| {
+                self.shown.insert(id);
+                let declared =
+                    Dim::symbol(id).as_unbacked().is_none_or(|u| (u as usize) < self.graph.symbols.len());
+                stray = stray.or((!declared).then_some(id));
+            });
+            if let Some(id) = stray {
+                let message = format!("{} is not declared", Dim::symbol(id));
+                self.report("size-known", Some(v), message);
+            }
+        }
     }
 
     fn aliases(&mut self, node: &Node) {

@@ -75,6 +75,27 @@ fn errors_name_line_and_column() {
     }
 }
 
+#[test]
+fn symbolic_sizes_read_back() {
+    let text = "graph(%0 x: float32[4]) {\n  size u0 in [2, 10]\n  size u1 >= 0\n  check u0 < u1 + 1, \"why\"  # at a.py:3\n  \
+                %1: float32[u0, 2*u0*u1 - 3] = a::b(%0, [4*u0, 2], u0//2)\n  return %1, u0 + 1\n}\n";
+    let graph = Graph::parse(text).unwrap();
+    assert_eq!(graph.text(), text);
+    assert_eq!(Graph::parse(&graph.text()).unwrap(), graph);
+    assert_eq!((graph.symbols.len(), graph.symbols.checks().len()), (2, 1));
+    let refused = [
+        ("  size u1 >= 0\n", "the declaration of u0"),
+        ("  size u0 in [3, 2]\n", "a range of sizes"),
+        ("  size u0 >= -1\n", "a range of sizes"),
+        ("  size u0 >= 0\n  check u0 4\n", "a comparison"),
+        ("  size u0 >= 0\n  check < 4\n", "a size"),
+    ];
+    for (lines, wanted) in refused {
+        let e = Graph::parse(&format!("graph() {{\n{lines}  return 1\n}}")).unwrap_err();
+        assert!(e.to_string().contains(wanted), "{lines:?}: {e}");
+    }
+}
+
 fn spec() -> impl Strategy<Value = TensorSpec> {
     let dim = prop_oneof![0i64..6, (0u32..3).prop_map(|i| Dim::symbol(i).raw())];
     let devices = prop_oneof![Just(Device::CPU), Just(Device::cuda(1)), Just(Device::META)];

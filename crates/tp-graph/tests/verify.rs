@@ -34,6 +34,22 @@ fn a_captured_graph_is_clean() {
     assert_eq!(Graph::parse(&graph.text()).unwrap(), graph);
 }
 
+#[test]
+fn symbols_are_declared_and_shown_before_they_are_needed() {
+    install();
+    let verdict =
+        |body: &str| rules(&Graph::parse(&format!("graph(%0 x: float32[4]) {{\n{body}}}")).unwrap());
+    let zeros = "%1: float32[u0, 2] = tp::zeros.default([u0, 2], None, None)\n return %1\n";
+    assert_eq!(verdict(&format!("size u0 >= 0\n{zeros}")), ["size-known"]);
+    let stray = verdict("%1: float32[u0] = no::op.default(%0)\n return %1\n");
+    assert_eq!(stray, ["registered", "size-known"]);
+    let shown = Graph::parse(
+        "graph(%0 x: float32[u0, 2]) {\n size u0 >= 0\n %1: float32[2*u0] = \
+         tp::zeros.default([2*u0], None, None)\n return %1\n}",
+    );
+    assert_eq!(rules(&shown.unwrap()), [""; 0]);
+}
+
 type Fault = fn(&mut Graph);
 
 #[test]

@@ -4,6 +4,7 @@
 use crate::compile::program_dict;
 use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
+use crate::symint::size_objects;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use tp_dispatch::{Error, Value};
 use tp_graph::ValueId;
 use tp_graph::capture;
 use tp_graph::ir::{Graph, Node, ValueType};
+use tp_tensor::symbols;
 
 /// A captured program in SSA form. `str(graph)` is its text, `tensorplay.graph.parse` reads it back.
 #[pyclass(frozen, name = "Graph", module = "tensorplay.graph")]
@@ -58,7 +60,10 @@ impl PyGraph {
     /// Nodes in topological order.
     #[getter]
     fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        guarded(|| self.graph.nodes.values().map(|n| node_object(py, &self.graph, n)).collect())
+        guarded(|| {
+            let _table = symbols::enter(self.graph.symbols.clone());
+            self.graph.nodes.values().map(|n| node_object(py, &self.graph, n)).collect()
+        })
     }
 
     /// Names of the inputs' values, `"%0"` and so on.
@@ -74,7 +79,10 @@ impl PyGraph {
 
     #[getter]
     fn outputs(&self) -> PyResult<Vec<String>> {
-        guarded(|| Ok(self.graph.outputs.iter().map(|o| o.to_string()).collect()))
+        guarded(|| {
+            let _table = symbols::enter(self.graph.symbols.clone());
+            Ok(self.graph.outputs.iter().map(|o| o.to_string()).collect())
+        })
     }
 
     /// The backward graph of a training entry, or None.
@@ -110,19 +118,14 @@ impl PyGraph {
 fn spec_tuple<'py>(py: Python<'py>, g: &Graph, v: ValueId) -> PyResult<Bound<'py, PyAny>> {
     match &g.values[v].ty {
         ValueType::Tensor(spec) => {
-            let sizes = PyTuple::new(py, dims(&spec.sizes))?;
-            let strides = PyTuple::new(py, dims(&spec.strides))?;
+            let sizes = PyTuple::new(py, size_objects(py, &g.symbols, &spec.sizes)?)?;
+            let strides = PyTuple::new(py, size_objects(py, &g.symbols, &spec.strides)?)?;
             let class = py.import("tensorplay.graph")?.getattr("TensorSpec")?;
             class.call1((sizes, spec.dtype.name(), strides, spec.device.to_string()))
         }
         ValueType::Other(what) => Ok(pyo3::types::PyString::new(py, what).into_any()),
         ValueType::Known(value) => Ok(pyo3::types::PyString::new(py, &value.type_name()).into_any()),
     }
-}
-
-/// Known sizes as they are; symbols would print as `s0` and arrive with dynamic shapes.
-fn dims(raw: &[i64]) -> impl ExactSizeIterator<Item = i64> + '_ {
-    raw.iter().copied()
 }
 
 fn node_object<'py>(py: Python<'py>, g: &Graph, n: &Node) -> PyResult<Bound<'py, PyAny>> {

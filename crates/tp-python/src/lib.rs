@@ -14,6 +14,7 @@ mod modes;
 mod ops;
 mod report;
 mod schema;
+mod symint;
 mod tensor;
 mod types;
 
@@ -62,6 +63,7 @@ mod _native {
         tensor::register(m)?;
         autograd::register(m)?;
         graph::register(m)?;
+        symint::register(m)?;
         compile::register(m)?;
         modes::register(m)?;
         batch::register(m)?;

@@ -1,14 +1,15 @@
 //! One size of a shape: a known extent or a symbol of the capture that made it. What a symbol stands for is
-//! kept by the capture scope; here is only the encoding, so that fake rules can be written over both at once.
+//! kept by the capture scope (`symbols`); here is only the encoding, so that fake rules can be written over both at once.
 
+use crate::symbols;
 use smallvec::SmallVec;
 use std::fmt;
 
 /// Sizes or strides of one tensor; up to four without an allocation.
 pub type Dims = SmallVec<[i64; 4]>;
 
-/// A size. Known sizes are non-negative; a symbol `s7` lives in the range below `SYMBOL_BASE`, which no legal
-/// size, stride or offset reaches.
+/// A size. Known sizes are non-negative; symbols live in a range below, which no legal size, stride or offset reaches:
+/// `s7` stands for the size of an input, `u7` for a size that depends on data, and the rest for expressions over both.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Dim(i64);
@@ -16,7 +17,16 @@ pub struct Dim(i64);
 const SYMBOL_BASE: i64 = i64::MIN;
 const SYMBOL_LIMIT: i64 = i64::MIN + (1 << 32);
 
+const UNBACKED: u32 = 1 << 30;
+const EXPRESSION: u32 = 1 << 31;
+
 impl Dim {
+    /// The least number that is no symbol.
+    pub const LEAST: i64 = SYMBOL_LIMIT;
+
+    /// How many symbols of one kind there can be.
+    pub const SYMBOLS: u32 = 1 << 30;
+
     #[inline]
     pub const fn known(size: i64) -> Dim {
         Dim(size)
@@ -25,6 +35,31 @@ impl Dim {
     #[inline]
     pub const fn symbol(id: u32) -> Dim {
         Dim(SYMBOL_BASE + id as i64)
+    }
+
+    /// The symbol of a size that depends on data.
+    pub const fn unbacked(id: u32) -> Dim {
+        Dim::symbol(UNBACKED | (id & (Dim::SYMBOLS - 1)))
+    }
+
+    /// The number of a size that depends on data.
+    pub const fn as_unbacked(self) -> Option<u32> {
+        match self.as_symbol() {
+            Some(id) if id & (UNBACKED | EXPRESSION) == UNBACKED => Some(id - UNBACKED),
+            _ => None,
+        }
+    }
+
+    /// The name of an expression in the table of its capture.
+    pub(crate) const fn expression(hash: u32) -> Dim {
+        Dim::symbol(EXPRESSION | hash)
+    }
+
+    pub(crate) const fn as_expression(self) -> Option<u32> {
+        match self.as_symbol() {
+            Some(id) if id & EXPRESSION != 0 => Some(id - EXPRESSION),
+            _ => None,
+        }
     }
 
     #[inline]
@@ -68,9 +103,15 @@ impl From<i64> for Dim {
 
 impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.as_symbol() {
-            Some(id) => write!(f, "s{id}"),
-            None => write!(f, "{}", self.0),
+        match (self.as_symbol(), self.as_unbacked()) {
+            (None, _) => write!(f, "{}", self.0),
+            (_, Some(id)) => write!(f, "u{id}"),
+            (Some(id), None) if self.as_expression().is_none() => write!(f, "s{id}"),
+            // Which one it is stands in the table of its capture.
+            (Some(_), None) => match symbols::current().and_then(|s| s.poly(*self)) {
+                Some(poly) => fmt::Display::fmt(&poly, f),
+                None => f.write_str("?"),
+            },
         }
     }
 }
@@ -92,5 +133,8 @@ mod tests {
         assert_eq!(Dim::symbol(7).as_symbol(), Some(7));
         assert_eq!(Dim::symbol(u32::MAX).as_known(), None);
         assert_eq!(Dim::symbol(3).to_string(), "s3");
+        assert_eq!(Dim::unbacked(3).to_string(), "u3");
+        assert_eq!(Dim::unbacked(3).as_unbacked(), Some(3));
+        assert_eq!((Dim::symbol(3).as_unbacked(), Dim::known(3).as_unbacked()), (None, None));
     }
 }

@@ -1,14 +1,14 @@
 //! What can be wrong with values: shapes, strides, memory. Errors carry their operands.
 
-use crate::dim::Dims;
+use crate::dim::{Dim, Dims};
 use crate::{DType, Device};
 use thiserror::Error;
 
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum TensorError {
-    #[error("sizes must not be negative, got {0:?}")]
+    #[error("sizes must not be negative, got {:?}", Dim::slice(.0))]
     NegativeSize(Dims),
-    #[error("a tensor of shape {0:?} is too large: its size in bytes does not fit in 63 bits")]
+    #[error("a tensor of shape {:?} is too large: its size in bytes does not fit in 63 bits", Dim::slice(.0))]
     TooLarge(Dims),
     #[error("a tensor has at most 64 dimensions, got {0}")]
     TooManyDims(usize),
@@ -19,18 +19,28 @@ pub enum TensorError {
     )]
     OutOfStorage { sizes: Dims, strides: Dims, offset: i64, nbytes: usize },
     #[error(
-        "shapes {a:?} and {b:?} do not broadcast: axis {axis} is {at_a} in the first and {at_b} in the second"
+        "shapes {:?} and {:?} do not broadcast: axis {axis} is {} in the first and {} in the second",
+        Dim::slice(.a), Dim::slice(.b), Dim::from_raw(*.at_a), Dim::from_raw(*.at_b)
     )]
     Broadcast { a: Dims, b: Dims, axis: usize, at_a: i64, at_b: i64 },
-    #[error("cannot expand shape {from:?} to {to:?}: axis {axis} is {at_from}, wanted {at_to}")]
+    #[error(
+        "cannot expand shape {:?} to {:?}: axis {axis} is {}, wanted {}",
+        Dim::slice(.from), Dim::slice(.to), Dim::from_raw(*.at_from), Dim::from_raw(*.at_to)
+    )]
     Expand { from: Dims, to: Dims, axis: usize, at_from: i64, at_to: i64 },
-    #[error("cannot reshape {from:?} ({numel} elements) to {to:?}")]
+    #[error(
+        "cannot reshape {:?} ({} elements) to {:?}",
+        Dim::slice(.from), Dim::from_raw(*.numel), Dim::slice(.to)
+    )]
     Reshape { from: Dims, to: Dims, numel: i64 },
     #[error("axis {axis} is out of range for {ndim} dimensions")]
     Axis { axis: i64, ndim: usize },
     #[error("axes {axes:?} are not a permutation of {ndim} dimensions")]
     Permutation { axes: Dims, ndim: usize },
-    #[error("index {index} is out of range for axis {axis} of size {size}")]
+    #[error(
+        "index {} is out of range for axis {axis} of size {}",
+        Dim::from_raw(*.index), Dim::from_raw(*.size)
+    )]
     Index { index: i64, axis: usize, size: i64 },
     #[error("slice step must be positive, got {0}")]
     Step(i64),
@@ -40,6 +50,10 @@ pub enum TensorError {
     NoDevice(Device),
     #[error("expected {wanted}, got {got}")]
     DType { wanted: DType, got: DType },
-    #[error("the size of a symbolic dimension is not known here")]
-    Symbolic,
+    #[error("the size {} is not known before the run, and this needs it", Dim::from_raw(*.0))]
+    Symbolic(i64),
+    #[error("{0} is not known before the run, and this needs it")]
+    Unknown(String),
+    #[error("whether {0} is not known before the run, and what is captured depends on it")]
+    Undecided(String),
 }

@@ -1,8 +1,9 @@
 //! Shapes, strides and offset as pure data: every view operation is a function from layout to layout, and
 //! counts elements, never bytes. Nothing here touches memory.
 
-use crate::dim::Dims;
+use crate::dim::{Dim, Dims};
 use crate::error::TensorError;
+use crate::symbols::{self, Relation};
 use smallvec::smallvec;
 
 pub const MAX_DIMS: usize = 64;
@@ -22,7 +23,10 @@ pub fn contiguous_strides(sizes: &[i64]) -> Dims {
     let mut step = 1i64;
     for (stride, &size) in strides.iter_mut().zip(sizes).rev() {
         *stride = step;
-        step = step.wrapping_mul(size.max(1));
+        step = match size {
+            ..0 if Dim::from_raw(size).is_symbol() => symbolic_step(step, size),
+            _ => step.wrapping_mul(size.max(1)),
+        };
     }
     strides
 }
@@ -31,6 +35,13 @@ pub fn contiguous_strides(sizes: &[i64]) -> Dims {
 #[inline]
 pub fn same_dims(a: &[i64], b: &[i64]) -> bool {
     a.len() == b.len() && (0..a.len()).all(|i| a[i] == b[i])
+}
+
+/// What lies behind a symbolic size is as far away as the size says. A size of 0 makes an empty tensor, whose strides mean
+/// nothing. Without a table of symbols the factor is left out.
+#[cold]
+fn symbolic_step(step: i64, size: i64) -> i64 {
+    symbols::mul(step, size).unwrap_or(step)
 }
 
 /// Number of elements; an error when the count (or its bytes at `itemsize`) leaves 63 bits.
@@ -42,7 +53,7 @@ pub fn checked_numel(sizes: &[i64], itemsize: usize) -> Result<i64> {
     let mut reach = itemsize as i64;
     for &size in sizes {
         if size < 0 {
-            return Err(TensorError::NegativeSize(sizes.into()));
+            return Err(negative(sizes, size));
         }
         // `reach` treats zero as one: strides of an empty tensor must not overflow either.
         reach = reach.checked_mul(size.max(1)).ok_or_else(|| TensorError::TooLarge(sizes.into()))?;
@@ -51,12 +62,22 @@ pub fn checked_numel(sizes: &[i64], itemsize: usize) -> Result<i64> {
     Ok(numel)
 }
 
+#[cold]
+fn negative(sizes: &[i64], size: i64) -> TensorError {
+    if Dim::from_raw(size).is_symbol() {
+        TensorError::Symbolic(size)
+    } else {
+        TensorError::NegativeSize(sizes.into())
+    }
+}
+
+/// A layout with symbolic sizes is contiguous where it is so whatever they are.
 #[inline]
 pub fn is_contiguous(sizes: &[i64], strides: &[i64]) -> bool {
     let mut step = 1i64;
     for (&size, &stride) in sizes.iter().zip(strides).rev() {
-        if size == 0 {
-            return true;
+        if size <= 0 {
+            return size == 0 || symbolic_contiguous(sizes, strides);
         }
         if size != 1 {
             if stride != step {
@@ -87,6 +108,12 @@ pub fn overlaps(sizes: &[i64], strides: &[i64]) -> bool {
     false
 }
 
+#[cold]
+fn symbolic_contiguous(sizes: &[i64], strides: &[i64]) -> bool {
+    let own = contiguous_strides(sizes);
+    sizes.contains(&0) || sizes.iter().zip(strides).zip(&own).all(|((n, x), y)| *n == 1 || x == y)
+}
+
 /// The common shape of two operands under NumPy's rules.
 pub fn broadcast(a: &[i64], b: &[i64]) -> Result<Dims> {
     let n = a.len().max(b.len());
@@ -98,7 +125,18 @@ pub fn broadcast(a: &[i64], b: &[i64]) -> Result<Dims> {
             _ if x == y => x,
             (1, _) => y,
             (_, 1) => x,
-            _ => return Err(TensorError::Broadcast { a: a.into(), b: b.into(), axis: i, at_a: x, at_b: y }),
+            _ => match symbols::any(&[x, y]).then(|| symbols::broadcast(x, y)).transpose()?.flatten() {
+                Some(common) => common,
+                None => {
+                    return Err(TensorError::Broadcast {
+                        a: a.into(),
+                        b: b.into(),
+                        axis: i,
+                        at_a: x,
+                        at_b: y,
+                    });
+                }
+            },
         };
     }
     Ok(out)
@@ -189,10 +227,14 @@ impl Layout {
 
     /// `x[start:stop:step]` along one axis, with Python's clamping of bounds.
     pub fn slice(&self, axis: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> Result<Layout> {
+        let size = self.sizes[axis];
+        let (from, to) = (start.unwrap_or(0), stop.unwrap_or(size));
+        if symbols::any(&[size, from, to, step, self.offset, self.strides[axis]]) {
+            return self.symbolic_slice(axis, from, to, step);
+        }
         if step <= 0 {
             return Err(TensorError::Step(step));
         }
-        let size = self.sizes[axis];
         let clamp = |v: i64| if v < 0 { v.saturating_add(size).max(0) } else { v.min(size) };
         let start = clamp(start.unwrap_or(0));
         let stop = clamp(stop.unwrap_or(size));
@@ -209,6 +251,9 @@ impl Layout {
     /// `x[index]` along one axis: drops the axis.
     pub fn select(&self, axis: usize, index: i64) -> Result<Layout> {
         let size = self.sizes[axis];
+        if symbols::any(&[size, index, self.offset, self.strides[axis]]) {
+            return self.symbolic_select(axis, index);
+        }
         let at = if index < 0 { index.saturating_add(size) } else { index };
         if at < 0 || at >= size {
             return Err(TensorError::Index { index, axis, size });
@@ -220,10 +265,63 @@ impl Layout {
         Ok(out)
     }
 
+    /// As `slice`, where a symbol is among the numbers: the bounds must be decided.
+    #[cold]
+    fn symbolic_slice(&self, axis: usize, start: i64, stop: i64, step: i64) -> Result<Layout> {
+        if symbols::require(step, Relation::Le, 0)? {
+            return Err(TensorError::Step(step));
+        }
+        let size = self.sizes[axis];
+        let clamp = |v: i64| -> Result<i64> {
+            if v == size {
+                return Ok(size);
+            }
+            if symbols::require(v, Relation::Ge, 0)? {
+                return Ok(if symbols::require(v, Relation::Le, size)? { v } else { size });
+            }
+            let from_end = symbols::add(size, v)?;
+            Ok(if symbols::require(from_end, Relation::Ge, 0)? { from_end } else { 0 })
+        };
+        let (start, stop) = (clamp(start)?, clamp(stop)?);
+        let mut out = self.clone();
+        if !symbols::require(stop, Relation::Ge, start)? {
+            out.sizes[axis] = 0;
+            return Ok(out);
+        }
+        let span = if start == 0 { stop } else { symbols::sub(stop, start)? };
+        out.sizes[axis] = if step == 1 { span } else { symbols::floor(symbols::add(span, step - 1)?, step)? };
+        if start != 0 {
+            out.offset = symbols::add(self.offset, symbols::mul(start, self.strides[axis])?)?;
+        }
+        out.strides[axis] = symbols::mul(self.strides[axis], step)?;
+        Ok(out)
+    }
+
+    /// As `select`, where a symbol is among the numbers: the index must be known to be inside.
+    #[cold]
+    fn symbolic_select(&self, axis: usize, index: i64) -> Result<Layout> {
+        let size = self.sizes[axis];
+        let from_end = symbols::require(index, Relation::Lt, 0)?;
+        let at = if from_end { symbols::add(size, index)? } else { index };
+        if !symbols::require(at, Relation::Ge, 0)? || !symbols::require(at, Relation::Lt, size)? {
+            return Err(TensorError::Index { index, axis, size });
+        }
+        let mut out = self.clone();
+        out.offset = symbols::add(self.offset, symbols::mul(at, self.strides[axis])?)?;
+        out.sizes.remove(axis);
+        out.strides.remove(axis);
+        Ok(out)
+    }
+
     pub fn unsqueeze(&self, axis: usize) -> Layout {
         let mut out = self.clone();
-        let stride =
-            if axis < self.ndim() { self.sizes[axis].max(1).wrapping_mul(self.strides[axis]) } else { 1 };
+        let stride = match axis < self.ndim() {
+            true if symbols::any(&[self.sizes[axis], self.strides[axis]]) => {
+                symbols::mul(self.sizes[axis], self.strides[axis]).unwrap_or(1)
+            }
+            true => self.sizes[axis].max(1).wrapping_mul(self.strides[axis]),
+            false => 1,
+        };
         out.sizes.insert(axis, 1);
         out.strides.insert(axis, stride);
         out

@@ -17,6 +17,7 @@ pub mod runtime;
 pub mod scalar;
 pub mod spec;
 pub mod storage;
+pub mod symbols;
 pub mod tensor;
 pub mod thread;
 

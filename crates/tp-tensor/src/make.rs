@@ -116,6 +116,9 @@ impl Tensor {
         // SAFETY: the storage lives while self does.
         let s = unsafe { storage.as_ref() };
         let symbolic = layout.sizes.iter().any(|&d| Dim::from_raw(d).is_symbol());
+        if symbolic && Storage(s).kind() != StorageKind::Fake {
+            return Err(no_size(&layout.sizes));
+        }
         let numel = if symbolic { 0 } else { layout.numel() };
         // A fake has no memory to reach outside of, and its storage may stand for a part of a larger one.
         if !symbolic && Storage(s).kind() != StorageKind::Fake {
@@ -220,6 +223,13 @@ impl Tensor {
             Tensor(NonNull::new_unchecked(head))
         }
     }
+}
+
+/// A tensor with data has known sizes.
+#[cold]
+fn no_size(sizes: &[i64]) -> TensorError {
+    let symbol = sizes.iter().find(|&&d| Dim::from_raw(d).is_symbol());
+    TensorError::Symbolic(symbol.copied().unwrap_or(0))
 }
 
 fn out_of_storage(layout: &Layout, nbytes: usize) -> TensorError {

@@ -14,8 +14,7 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
-    /// A C-contiguous spec. Symbolic sizes give symbolic strides only where the capture scope names products;
-    /// here a stride behind a symbolic size is that symbol when it is the innermost one, else left opaque.
+    /// A C-contiguous spec. Symbolic sizes give symbolic strides.
     pub fn contiguous(sizes: &[i64], dtype: DType, device: Device) -> TensorSpec {
         TensorSpec {
             dtype,

@@ -47,7 +47,6 @@ WITHOUT: dict[str, str] = {
     "TP3206": _FOREIGN,
     "TP3207": _FOREIGN,
     "TP3210": _TRITON,
-    "TP4002": "sizes are numbers in every capture of today",
     "TP4014": "from Python such objects go through a capture by identity; it takes a capture made in Rust",
     "TP5002": "`Graph.verify()` lists what is wrong instead of raising",
     "TP5003": "a graph that was read from text is not run from Python",

@@ -7,6 +7,11 @@ EXAMPLES: dict[str, str] = {
 f = tp.library.custom_op("ex4001::f", lambda x: x.clone(), mutates_args=())
 tp.compile(f)(tp.ones((2,)))
 """,
+    "TP4002": """
+f = tp.library.custom_op("ex4002::f", lambda x: x[x > 0.0], mutates_args=(), schema="(Tensor x) -> Tensor")
+f.register_fake(lambda x: tp.empty((tp.library.get_ctx().new_dynamic_size(),)))
+tp.compile(lambda x: f(x) if f(x).shape[0] > 1 else x)(tp.ones((2,)))
+""",
     "TP4003": "tp.compile(lambda x: x if x.sum() > 0 else -x)(tp.ones((2,)))",
     "TP4004": """
 kept = []
@@ -53,6 +58,29 @@ tp.graph.capture(lambda x: tp.from_dlpack(x), tp.ones((2,)))
     "TP4016": """
 f = tp.library.custom_op("ex4016::f", lambda x: {"a": 1}, mutates_args=(), schema="(Tensor x) -> Dict(str, int)")
 f.register_fake(lambda x: {"a": 1})
+tp.graph.capture(f, tp.ones((2,)))
+""",
+    "TP4017": "tp.library.get_ctx()",
+    "TP4018": """
+f = tp.library.custom_op("ex4018::f", lambda x: x[x > 0.0], mutates_args=(), schema="(Tensor x) -> Tensor")
+f.register_fake(lambda x: tp.empty((tp.library.get_ctx().new_dynamic_size(),)))
+f(tp.empty((2,), device="meta"))
+""",
+    "TP4019": """
+f = tp.library.custom_op("ex4019::f", lambda x: x[x > 0.0], mutates_args=(), schema="(Tensor x) -> Tensor")
+f.register_fake(lambda x: tp.empty((tp.library.get_ctx().new_dynamic_size(),)))
+kept = []
+tp.graph.capture(lambda x: kept.append(f(x).shape[0]), tp.ones((2,)))
+tp.zeros((kept[0],))
+""",
+    "TP4020": """
+f = tp.library.custom_op("ex4020::f", lambda x: x[x > 0.0], mutates_args=(), schema="(Tensor x) -> Tensor")
+
+def fake(x):
+    ctx = tp.library.get_ctx()
+    return tp.empty((ctx.new_dynamic_size() * ctx.new_dynamic_size(),))
+
+f.register_fake(fake)
 tp.graph.capture(f, tp.ones((2,)))
 """,
     "TP4101": """

@@ -130,6 +130,16 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP3232", "A gradient is neither a tensor nor None.", "return tensors"),
     ("TP3233", "A hook returned neither a tensor nor None.", "return a new gradient or nothing"),
     (
+        "TP3250",
+        "The size of an output is outside of the range that its fake rule declared.",
+        "mend the kernel, or min and max of new_dynamic_size",
+    ),
+    (
+        "TP3251",
+        "Sizes of outputs do not agree as the fake rule says they do.",
+        "mend the kernel, or use a new_dynamic_size for each",
+    ),
+    (
         "TP3241",
         "A kernel wrote to an argument that the schema does not declare (debug mode).",
         "name the argument in mutates_args, or work on a clone()",

@@ -132,6 +132,22 @@ f = tp.library.custom_op("ex3211::f", lambda x: x.clone().requires_grad_(), muta
 f.register_autograd(lambda ctx, grad: grad)
 f(tp.ones((2,)).requires_grad_())
 """,
+    "TP3250": """
+f = tp.library.custom_op("ex3250::f", lambda x: x[x > 0.0], mutates_args=(), schema="(Tensor x) -> Tensor")
+f.register_fake(lambda x: tp.empty((tp.library.get_ctx().new_dynamic_size(max=1),)))
+tp.compile(f)(tp.ones((2,)))
+""",
+    "TP3251": """
+schema = "(Tensor x) -> (Tensor, Tensor)"
+f = tp.library.custom_op("ex3251::f", lambda x: (x[x > 0.0], x[x <= 0.0]), mutates_args=(), schema=schema)
+
+def fake(x):
+    n = tp.library.get_ctx().new_dynamic_size()
+    return tp.empty((n,)), tp.empty((n,))
+
+f.register_fake(fake)
+tp.compile(f)(tp.ones((2,)))
+""",
     "TP3241": """
 f = tp.library.custom_op("ex3241::f", lambda x: x.add_(1.0).clone(), mutates_args=())
 with tp.library.debug_checks():

@@ -61,6 +61,12 @@ tp.from_numpy(np.zeros(4, dtype="u1,f4")["f1"])
     "TP1159": "tp._native.tensor_bytes(tp.ones((2, 3)).T)",
     "TP1160": 'tp._native.tensor_from_bytes(b"12345", tp.float32, (2,), copy=True)',
     "TP1161": "tp.ones((2,)).untyped_storage().copy_(tp.ones((3,)).untyped_storage())",
+    "TP1170": """
+f = tp.library.custom_op("ex1170::f", lambda x: x[x > 0.0], mutates_args=(), schema="(Tensor x) -> Tensor")
+f.register_fake(lambda x: tp.empty((tp.library.get_ctx().new_dynamic_size(min=-1),)))
+tp.graph.capture(f, tp.ones((2,)))
+""",
+    "TP1171": 'tp.check(tp.ones((2,)).shape[0] == 3, "wants three")',
     "TP1163": """
 x = tp.ones((4,))
 tp.save("/nonexistent/x.safetensors", {"whole": x, "part": x[:2]})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from tensorplay import _native, functions
-from tensorplay._native import Tensor
+from tensorplay._native import SymInt, Tensor
 from tensorplay._tensor.copying import copy, deepcopy, reduce_ex
 from tensorplay._tensor.storage import Size, UntypedStorage
 from tensorplay.errors import ArgumentError, IndexOutOfRangeError, ShapeError
@@ -71,9 +71,10 @@ def untyped_storage(self: Tensor) -> UntypedStorage:
     return UntypedStorage(self)
 
 
-def size(self: Tensor) -> Size:
+def size(self: Tensor) -> int | SymInt:
     """Number of elements."""
-    return Size(self)
+    count: Any = self.numel()
+    return count if isinstance(count, SymInt) else Size(self)
 
 
 # --- as other objects ---
@@ -207,9 +208,7 @@ def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     start, end = (_axis(d, len(shape)) for d in (start_dim, end_dim))
     if start > end:
         raise ShapeError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}", code="TP1150")
-    return self.reshape(
-        (*shape[:start], -1 if self.size else _product(shape[start : end + 1]), *shape[end + 1 :])
-    )
+    return self.reshape((*shape[:start], _product(shape[start : end + 1]), *shape[end + 1 :]))
 
 
 def _axis(dim: int, ndim: int) -> int:

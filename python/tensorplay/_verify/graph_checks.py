@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
@@ -166,16 +168,36 @@ def check_fakes(subject: Subject, item: Accepted, graph: Any, tally: Tally) -> N
         tally.fail("fake rule: count", detail, subject.location)
         return
     tally.ok("fake rule: count", location=subject.location)
-    for index, (promised, got) in enumerate(zip(node.spec, real, strict=True)):
-        if got.is_tensor:
+    promises = _with_real_sizes(node.spec, real)
+    for index, (promised, got) in enumerate(zip(promises, real, strict=True)):
+        if isinstance(promised, str):
+            detail = f"output {index} of {subject.name}: {promised}"
+            tally.fail("fake rule: shape", f"{detail}\n{where}", subject.location)
+        elif got.is_tensor:
             _check_spec(subject, index, promised, got, where, tally)
     _check_aliases(subject, item, where, tally)
+
+
+def _with_real_sizes(promised: Sequence[Any], real: Sequence[Snapshot]) -> list[Any]:
+    """Promises with what the run says symbolic sizes are; a text for one whose sizes the run contradicts."""
+    tensors = [
+        k for k, got in enumerate(real) if got.is_tensor and isinstance(promised[k], graphs.TensorSpec)
+    ]
+    outputs = [(promised[k].shape, promised[k].strides, real[k].shape) for k in tensors]
+    out = list(promised)
+    for k, bound in zip(tensors, _native.bind_sizes(outputs), strict=True):
+        if isinstance(bound, str):
+            out[k] = bound
+        elif None not in (*bound[0], *bound[1]):
+            out[k] = dataclasses.replace(promised[k], shape=tuple(bound[0]), strides=tuple(bound[1]))
+    return out
 
 
 def _check_spec(subject: Subject, index: int, promised: Any, got: Snapshot, where: str, tally: Tally) -> None:
     for what in ("shape", "dtype", "strides", "device"):
         said, found = getattr(promised, what, None), getattr(got, what)
-        said = tuple(said) if what in ("shape", "strides") and said is not None else str(said)
+        text = tuple(said) if isinstance(said, (list, tuple)) else said
+        said = _plain(said) if what in ("shape", "strides") and said is not None else str(said)
         name = f"fake rule: {what}"
         # Strides of dimensions that are never stepped over mean nothing.
         if what == "strides" and said is not None and _same_strides(got.shape, said, got.strides):
@@ -183,8 +205,13 @@ def _check_spec(subject: Subject, index: int, promised: Any, got: Snapshot, wher
         if said == found:
             tally.ok(name, location=subject.location)
         else:
-            detail = f"output {index} of {subject.name}: the fake rule says {what} {said}, the kernel returned {found}"
+            detail = f"output {index} of {subject.name}: the fake rule says {what} {text}, the kernel returned {found}"
             tally.fail(name, f"{detail}\n{where}", subject.location)
+
+
+def _plain(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    """Sizes that compare with numbers: a symbolic one is equal to none of them."""
+    return tuple(str(size) if isinstance(size, _native.SymInt) else size for size in sizes)
 
 
 def _same_strides(shape: tuple[int, ...], one: Any, other: tuple[int, ...]) -> bool:

@@ -5,6 +5,7 @@ use crate::ops;
 use crate::tape::{Node, Spec};
 use tp_dispatch::{Error, Result};
 use tp_tensor::layout::same_dims;
+use tp_tensor::symbols::{self, Relation};
 use tp_tensor::{DType, Dim, Tensor};
 
 /// A gradient for a tensor of `sizes` and `dtype`.
@@ -41,7 +42,9 @@ pub(super) fn wrong_shape(grad: &Tensor, sizes: &[i64], whose: &Whose) -> Error 
 
 /// Whether broadcasting a tensor of `sizes` could give `from`.
 fn reducible(from: &[i64], sizes: &[i64]) -> bool {
-    from.len() >= sizes.len() && sizes.iter().rev().zip(from.iter().rev()).all(|(&s, &f)| s == f || s == 1)
+    let same = |s: i64, f: i64| symbols::decide(s, Relation::Eq, f) == Some(true);
+    from.len() >= sizes.len()
+        && sizes.iter().rev().zip(from.iter().rev()).all(|(&s, &f)| s == 1 || same(s, f))
 }
 
 /// The gradient that a foreign rule gave for edge `k` of `node`.

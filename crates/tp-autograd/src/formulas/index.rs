@@ -6,7 +6,7 @@ use crate::rule::{BackwardCtx, Gradients};
 use crate::tape::Saver;
 use smallvec::SmallVec;
 use tp_dispatch::{Arg, Call, Result, Value};
-use tp_tensor::{Dims, Tensor};
+use tp_tensor::{Dims, Tensor, symbols};
 
 pub(super) static RULES: &[Named] = &[
     Named::new("take", 1, save_take, take),
@@ -54,7 +54,7 @@ fn take(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result
             add_at(&blank(ctx, grad)?, *axis, &index, &ops::reshape(grad, &merged)?)?
         }
         _ => {
-            let flat = ops::new_zeros(grad, &[sizes.iter().product()])?;
+            let flat = ops::new_zeros(grad, &[symbols::product(sizes)?])?;
             let flat = add_at(&flat, 0, &index, &ops::reshape(grad, &[-1])?)?;
             ops::reshape(&flat, sizes)?
         }

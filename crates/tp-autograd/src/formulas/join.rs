@@ -5,7 +5,7 @@ use crate::ops;
 use crate::rule::{BackwardCtx, Gradients};
 use crate::tape::Saver;
 use tp_dispatch::{Arg, Call, Result, Value};
-use tp_tensor::{DType, Tensor};
+use tp_tensor::{DType, Tensor, symbols};
 
 pub(super) static RULES: &[Named] =
     &[Named::new("concat", 1, save_concat, concat), Named::new("stack", 1, save_stack, stack)];
@@ -22,17 +22,21 @@ fn save_concat(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
         Some(axis) => Some(axis_of(axis, parts.first().map_or(0, Tensor::ndim))? as usize),
         None => None,
     };
-    let length = |t: &Tensor| axis.map_or(t.numel(), |a| t.sizes().get(a).copied().unwrap_or(0));
+    let length = |t: &Tensor| match axis {
+        Some(axis) => Ok(t.sizes().get(axis).copied().unwrap_or(0)),
+        None => symbols::product(t.sizes()),
+    };
     let edges = saver.edges();
     let (mut bounds, mut dtypes) = (Vec::new(), Vec::new());
     let (mut next, mut start) = (0, 0);
     for (i, t) in parts.iter().enumerate() {
+        let stop = symbols::add(start, length(t)?)?;
         if edges.get(next).is_some_and(|e| e.index() == i) {
-            bounds.extend([start, start + length(t)]);
+            bounds.extend([start, stop]);
             dtypes.push(t.dtype() as i64);
             next += 1;
         }
-        start += length(t);
+        start = stop;
     }
     saver.value(axis.map_or(Value::None, |a| Value::Int(a as i64)));
     saver.ints(&bounds);

@@ -148,7 +148,7 @@ fn reduced_count(sizes: &[i64], axes: Option<&[i64]>) -> Result<f64> {
         if axes.is_none_or(|a| a.contains(&(i as i64))) {
             let known = tp_tensor::Dim::from_raw(size)
                 .as_known()
-                .ok_or_else(|| Error::from(TensorError::Symbolic))?;
+                .ok_or_else(|| Error::from(TensorError::Symbolic(size)))?;
             count *= known as f64;
         }
     }

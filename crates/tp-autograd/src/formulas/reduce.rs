@@ -6,7 +6,7 @@ use crate::ops;
 use crate::rule::{BackwardCtx, Gradients};
 use crate::tape::Saver;
 use tp_dispatch::{Arg, Call, Result, state};
-use tp_tensor::{DType, Dims, Scalar, Tensor};
+use tp_tensor::{DType, Dims, Scalar, Tensor, symbols};
 
 pub(super) static RULES: &[Named] = &[
     Named::new("sum", 1, save_sum, sum).with_specs().saving_nothing(is_over_all),
@@ -199,7 +199,8 @@ fn products_of_others(x: &Tensor, axes: &[i64]) -> Result<Tensor> {
     let kept: Dims = (0..x.ndim() as i64).filter(|a| !axes.contains(a)).collect();
     let order: Dims = kept.iter().chain(axes).copied().collect();
     let moved = ops::permute(x, &order)?;
-    let n: i64 = axes.iter().map(|&a| x.sizes()[a as usize]).product();
+    let reduced: Dims = axes.iter().map(|&a| x.sizes()[a as usize]).collect();
+    let n = symbols::product(&reduced)?;
     let mut flat: Dims = kept.iter().map(|&a| x.sizes()[a as usize]).collect();
     flat.extend([1, n]);
     let rows = ops::reshape(&moved, &flat)?;

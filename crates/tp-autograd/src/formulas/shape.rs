@@ -5,6 +5,7 @@ use crate::ops::{self, Builtin};
 use crate::rule::{BackwardCtx, Gradients};
 use crate::tape::Saver;
 use tp_dispatch::{Arg, Call, Result, Value};
+use tp_tensor::symbols::{self, Relation};
 use tp_tensor::{Dims, Tensor};
 
 pub(super) static RULES: &[Named] = &[
@@ -72,12 +73,16 @@ fn save_two_axes(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
     Ok(())
 }
 
+fn is_one(size: i64) -> bool {
+    symbols::decide(size, Relation::Eq, 1) == Some(true)
+}
+
 /// Saves the axes that go away, in ascending order.
 fn save_squeezed(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
     let x = call.tensor(0)?;
     let asked = axes_of(call, 1, x.ndim())?;
     let gone: Dims = (0..x.ndim() as i64)
-        .filter(|a| x.sizes()[*a as usize] == 1 && asked.as_ref().is_none_or(|axes| axes.contains(a)))
+        .filter(|a| is_one(x.sizes()[*a as usize]) && asked.as_ref().is_none_or(|axes| axes.contains(a)))
         .collect();
     saver.ints(&gone);
     Ok(())

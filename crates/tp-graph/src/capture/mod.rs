@@ -18,6 +18,7 @@ use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::state::{self, KeyGuard};
 use tp_dispatch::{Arg, Call, DispatchKey, Error, KeySet, Registry, Result, Rets, Value, fake};
 use tp_tensor::Tensor;
+use tp_tensor::symbols::{self, Entered, Symbols};
 
 thread_local! {
     static SCOPES: RefCell<Vec<Rc<RefCell<Recorder>>>> = const { RefCell::new(Vec::new()) };
@@ -38,6 +39,8 @@ pub fn active() -> bool {
 pub struct CaptureScope {
     recorder: Rc<RefCell<Recorder>>,
     _keys: KeyGuard,
+    /// Sizes that depend on data are symbols of this capture while it lasts.
+    _symbols: Entered,
 }
 
 /// A finished capture.
@@ -49,9 +52,11 @@ pub struct Captured {
 
 impl CaptureScope {
     pub fn begin() -> CaptureScope {
-        let recorder = Rc::new(RefCell::new(Recorder::new()));
+        let table = Symbols::new();
+        let recorder = Rc::new(RefCell::new(Recorder::new(table.clone())));
         SCOPES.with(|s| s.borrow_mut().push(recorder.clone()));
-        CaptureScope { recorder, _keys: KeyGuard::new(DispatchKey::Capture.set(), KeySet::EMPTY) }
+        let keys = KeyGuard::new(DispatchKey::Capture.set(), KeySet::EMPTY);
+        CaptureScope { recorder, _keys: keys, _symbols: symbols::enter(table) }
     }
 
     /// A fake that stands for `like`, as an input of the graph. It requires a gradient if `like` does.

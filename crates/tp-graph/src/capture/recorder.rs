@@ -8,8 +8,10 @@ use crate::ir::{Alias, Const, InputKind, Operand, Target, ValueType};
 use crate::passes::Rewrite;
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tp_dispatch::{Arg, Call, Error, Result, Rets, Value, host, state};
+use tp_tensor::symbols::Symbols;
 use tp_tensor::{Tensor, TensorSpec};
 
 /// Captures are numbered, so that a tensor of one is never taken for a value of another.
@@ -65,10 +67,10 @@ impl Bound {
 }
 
 impl Recorder {
-    pub(super) fn new() -> Recorder {
+    pub(super) fn new(symbols: Arc<Symbols>) -> Recorder {
         Recorder {
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
-            builder: GraphBuilder::new(),
+            builder: GraphBuilder::over(symbols),
             fakes: Vec::new(),
             real: HashMap::new(),
             lifted: Vec::new(),

@@ -3,6 +3,7 @@
 //! hand out both.
 
 use super::rewrite::Rewrite;
+use super::sizes::Sizes;
 use super::{Memory, Removed};
 use crate::entity::{Entity, NodeId, ValueId};
 use crate::ir::{Graph, Node, Operand};
@@ -23,8 +24,12 @@ pub fn run(graph: &Graph) -> (Graph, Vec<Removed>) {
     let mut rewrite = Rewrite::new(graph);
     let mut seen: HashMap<Key, NodeId> = HashMap::new();
     let mut writes = vec![0u32; graph.values.len()];
+    let sizes = Sizes::of(graph);
     for (id, node) in graph.nodes.iter() {
-        if let Some(key) = key_of(node, &rewrite, &memory, &writes) {
+        // Two calls that show fresh sizes have a symbol each, which stays in other types and literals.
+        if !sizes.shows(id)
+            && let Some(key) = key_of(node, &rewrite, &memory, &writes)
+        {
             match seen.get(&key) {
                 Some(&first) if may_merge(graph, &graph.nodes[first], node, &memory) => {
                     for (old, new) in node.defined().zip(graph.nodes[first].defined()) {

@@ -7,6 +7,7 @@ pub mod cse;
 pub mod dce;
 pub mod partition;
 mod rewrite;
+pub(crate) mod sizes;
 
 pub(crate) use rewrite::Rewrite;
 
@@ -31,6 +32,7 @@ impl Removed {
 
 /// Every pass, in order, once.
 pub fn simplify(graph: &Graph) -> (Graph, Vec<Removed>) {
+    let _table = tp_tensor::symbols::enter(graph.symbols.clone());
     let (graph, mut removed) = canonicalize::run(graph);
     let (graph, merged) = cse::run(&graph);
     let (graph, dead) = dce::run(&graph);

@@ -41,7 +41,7 @@ impl<'g> Rewrite<'g> {
 
     pub fn finish(&self) -> Graph {
         let graph = self.graph;
-        let mut builder = GraphBuilder::new();
+        let mut builder = GraphBuilder::over(graph.symbols.clone());
         // New ids by old ids; what was dropped is never asked for.
         let mut ids: Vec<ValueId> = graph.values.ids().collect();
         for input in &graph.inputs {

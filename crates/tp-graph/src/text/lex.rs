@@ -102,6 +102,11 @@ impl<'a> Cursor<'a> {
         Ok(ValueId(id))
     }
 
+    /// Goes past `n` bytes that were read otherwise.
+    pub fn advance(&mut self, n: usize) {
+        self.at += n;
+    }
+
     pub fn int(&mut self) -> Result<i64> {
         self.skip_space();
         let rest = self.rest();

@@ -12,7 +12,9 @@
 //! Grammar, by example. Inputs: number, name (quoted unless it is an identifier), type, then the kind unless it is
 //! `argument`, then `shares %n`. Types: dtype and sizes, `strides [..]` unless contiguous, `on device` unless cpu;
 //! a type without sizes is no tensor. Results: nothing, one, or several in parentheses; a returned list is in
-//! brackets. Arguments: values, literals in Python's spelling, lists. Comment items, in this order and separated
+//! brackets. Arguments: values, literals in Python's spelling, sizes (`2*u0 + 1`), lists. Behind the inputs stand the
+//! symbolic sizes with their ranges (`size u0 in [2, 10]`, `size u1 >= 0`), then the checks (`check u0 < u1, "why"`, with
+//! `# at file:line`). Comment items, in this order and separated
 //! by `; `: effects, alias facts (`%3 views %2`, `%3 is %2`), `backward`, `at file:line`.
 
 mod lex;

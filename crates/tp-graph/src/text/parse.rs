@@ -3,15 +3,19 @@
 use super::lex::{Cursor, unescape};
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
 use crate::entity::ValueId;
-use crate::ir::{Alias, Graph, InputKind, Operand, Target, ValueType};
+use crate::ir::{Alias, Const, Graph, InputKind, Operand, Target, ValueType};
 use smallvec::SmallVec;
 use tp_dispatch::host::Location;
 use tp_dispatch::{Effects, Phase, Result};
+use tp_tensor::symbols::{self, Check, Relation, Statement, Symbols};
 use tp_tensor::{DType, Device, Dim, TensorSpec, dim::Dims};
 
 pub(super) fn graph(text: &str) -> Result<Graph> {
-    let mut p = Parser { cursor: Cursor::new(text), builder: GraphBuilder::new() };
+    let table = Symbols::new();
+    let _table = symbols::enter(table.clone());
+    let mut p = Parser { cursor: Cursor::new(text), builder: GraphBuilder::over(table) };
     p.header()?;
+    p.sizes()?;
     loop {
         if p.cursor.eat_word("return") {
             break;
@@ -229,9 +233,75 @@ impl Parser<'_> {
 
     fn atom(&mut self) -> Result<Operand> {
         match self.cursor.peek() {
-            Some('%') => Ok(Operand::Value(self.cursor.value()?)),
-            _ => Ok(Operand::Const(self.cursor.literal()?)),
+            Some('%') => return Ok(Operand::Value(self.cursor.value()?)),
+            Some('u' | 's' | '(' | '-' | '0'..='9') => {
+                if let Some(symbolic) = self.size() {
+                    return Ok(Operand::Const(Const::Int(symbolic)));
+                }
+            }
+            _ => {}
         }
+        Ok(Operand::Const(self.cursor.literal()?))
+    }
+
+    /// An expression with a symbol in it.
+    fn size(&mut self) -> Option<i64> {
+        self.cursor.skip_space();
+        let (raw, read) = self.builder.graph().symbols.parse(self.cursor.rest())?;
+        let symbolic = Dim::from_raw(raw).is_symbol();
+        // `u0` begins no longer word, such as a dtype.
+        let ends = !self.cursor.rest()[read..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '.');
+        (symbolic && ends).then(|| {
+            self.cursor.advance(read);
+            raw
+        })
+    }
+
+    /// The lines about symbolic sizes.
+    fn sizes(&mut self) -> Result<()> {
+        while self.cursor.eat_word("size") {
+            let wanted = Dim::unbacked(self.builder.graph().symbols.len() as u32);
+            if self.size() != Some(wanted.raw()) {
+                return Err(self.cursor.error(&format!("the declaration of {wanted}")));
+            }
+            let (low, high) = if self.cursor.eat(">=") {
+                (self.cursor.int()?, None)
+            } else {
+                self.cursor.expect("in")?;
+                self.cursor.expect("[")?;
+                let low = self.cursor.int()?;
+                self.cursor.expect(",")?;
+                let high = self.cursor.int()?;
+                self.cursor.expect("]")?;
+                (low, Some(high))
+            };
+            if low < 0 || high.is_some_and(|high| high < low) {
+                return Err(self.cursor.error("a range of sizes"));
+            }
+            self.builder.graph().symbols.declare(low, high);
+        }
+        while self.cursor.eat_word("check") {
+            let check = self.check()?;
+            self.builder.graph().symbols.check(check);
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<Check> {
+        let table = self.builder.graph().symbols.clone();
+        let side = |p: &mut Self| {
+            p.cursor.skip_space();
+            let (poly, read) = table.parse_poly(p.cursor.rest()).ok_or_else(|| p.cursor.error("a size"))?;
+            p.cursor.advance(read);
+            Ok::<_, tp_dispatch::Error>(poly)
+        };
+        let left = side(self)?;
+        let relation = Relation::ALL.into_iter().find(|r| self.cursor.eat(r.text()));
+        let relation = relation.ok_or_else(|| self.cursor.error("a comparison"))?;
+        let right = side(self)?;
+        let message = if self.cursor.eat(",") { Some(self.cursor.string()?.into()) } else { None };
+        let at = self.comment()?.location.map(|at| (at.file, at.line));
+        Ok(Check { statement: Statement { left, relation, right }, message, at })
     }
 
     fn value_type(&mut self) -> Result<ValueType> {
@@ -269,12 +339,9 @@ impl Parser<'_> {
         self.cursor.expect("[")?;
         let mut out = Dims::new();
         while self.cursor.peek() != Some(']') {
-            let symbol = self.cursor.eat("s");
-            let number = self.cursor.int()?;
-            out.push(match (symbol, u32::try_from(number)) {
-                (false, _) => number,
-                (true, Ok(id)) => Dim::symbol(id).raw(),
-                (true, Err(_)) => return Err(self.cursor.error("a symbol such as s0")),
+            out.push(match self.size() {
+                Some(symbolic) => symbolic,
+                None => self.cursor.int()?,
             });
             if !self.cursor.eat(",") {
                 break;

@@ -4,14 +4,16 @@ use crate::entity::ValueId;
 use crate::ir::{Alias, Const, Graph, Input, InputKind, Node, Operand, Output, ValueType};
 use std::fmt::{self, Display, Formatter, Write};
 use tp_dispatch::{Effects, Phase};
-use tp_tensor::Scalar;
+use tp_tensor::{Dim, Scalar, symbols};
 
 /// Headers longer than this get one line per input.
 const HEADER_WIDTH: usize = 100;
 
 impl Display for Graph {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let _table = symbols::enter(self.symbols.clone());
         header(self, f)?;
+        sizes(self, f)?;
         for node in self.nodes.values() {
             writeln!(f, "  {}", NodeText { graph: self, node })?;
         }
@@ -34,6 +36,29 @@ fn header(graph: &Graph, f: &mut Formatter<'_>) -> fmt::Result {
     } else {
         writeln!(f, "graph({}) {{", inputs.join(", "))
     }
+}
+
+/// What is declared of symbolic sizes, and what has been checked of them.
+fn sizes(graph: &Graph, f: &mut Formatter<'_>) -> fmt::Result {
+    for id in 0..graph.symbols.len() as u32 {
+        if let Some(range) = graph.symbols.declared(id) {
+            writeln!(f, "  size {}", range.of(Dim::unbacked(id)))?;
+        }
+    }
+    for check in graph.symbols.checks() {
+        write!(f, "  check {}", check.statement)?;
+        if let Some(message) = &check.message {
+            f.write_str(", ")?;
+            quote(message, f)?;
+        }
+        if let Some((file, line)) = &check.at {
+            f.write_str("  # at ")?;
+            escape(file, false, f)?;
+            write!(f, ":{line}")?;
+        }
+        f.write_char('\n')?;
+    }
+    Ok(())
 }
 
 fn input_text(graph: &Graph, input: &Input, out: &mut String) -> fmt::Result {
@@ -157,7 +182,7 @@ impl Display for Const {
         match self {
             Const::None => f.write_str("None"),
             Const::Bool(v) => f.write_str(if *v { "True" } else { "False" }),
-            Const::Int(v) => Display::fmt(v, f),
+            Const::Int(v) => Display::fmt(&Dim::from_raw(*v), f),
             // Only the usual NaN has a name; another one keeps its bits.
             Const::Float(v) if v.is_nan() && v.to_bits() != f64::NAN.to_bits() => {
                 write!(f, "nan({:#018x})", v.to_bits())

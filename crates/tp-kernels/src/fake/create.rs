@@ -44,11 +44,12 @@ pub fn strided(call: &Call<'_>) -> Result<TensorSpec> {
         let message = format!("{} strides for {} dimensions", strides.len(), sizes.len());
         return Err(Error::value("TP1128", message));
     }
-    if let Some(bad) = strides.iter().find(|s| **s < 0) {
+    known(sizes)?;
+    if let Some(bad) = known(strides)?.iter().find(|s| **s < 0) {
         return Err(Error::value("TP1128", format!("strides must not be negative, got {bad}")));
     }
     let (dtype, device) = options(call, 2, DEFAULT_FLOAT, Device::CPU);
-    layout::checked_numel(known(sizes)?, dtype.itemsize())?;
+    layout::checked_numel(sizes, dtype.itemsize())?;
     Ok(TensorSpec { dtype, sizes: sizes.into(), strides: strides.into(), device })
 }
 

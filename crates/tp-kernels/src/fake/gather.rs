@@ -1,9 +1,10 @@
 //! Shapes of look-ups along one axis.
 
-use crate::fake::{self, known, view};
+use crate::fake::{self, view};
 use tp_dispatch::{Call, Error, FakeOuts, Result};
 use tp_tensor::layout::{broadcast, normalize_axis};
-use tp_tensor::{Dims, Tensor};
+use tp_tensor::symbols::{self, Relation};
+use tp_tensor::{Dim, Dims, Tensor};
 
 /// Index tensors hold integers.
 pub fn check_index(call: &Call<'_>, i: usize) -> Result<()> {
@@ -72,13 +73,10 @@ pub fn gather_axis(call: &Call<'_>) -> Result<usize> {
 
 /// Every axis of `inner` but one is at most as long as that of `outer`.
 pub fn check_within(a: &str, inner: &Tensor, b: &str, outer: &Tensor, except: Option<usize>) -> Result<()> {
-    let fits = inner.ndim() == outer.ndim()
-        && (0..inner.ndim()).all(|d| {
-            Some(d) == except || inner.sizes()[d] == outer.sizes()[d] || {
-                let both = [inner.sizes()[d], outer.sizes()[d]];
-                known(&both).is_ok() && both[0] <= both[1]
-            }
-        });
+    let mut fits = inner.ndim() == outer.ndim();
+    for (d, (&a, &b)) in inner.sizes().iter().zip(outer.sizes()).enumerate() {
+        fits = fits && (Some(d) == except || symbols::require(a, Relation::Le, b)?);
+    }
     if fits {
         return Ok(());
     }
@@ -151,8 +149,8 @@ pub fn index_add_axis(call: &Call<'_>) -> Result<usize> {
     let want = index_select_shape(call)?;
     let (x, source) = (call.tensor(0)?, call.tensor(3)?);
     fake::inplace::check_same_kind(source.dtype(), x.dtype())?;
-    if source.sizes() != want.sizes.as_slice() {
-        let message = format!("'source' has shape {:?}, wanted {:?}", source.dims(), want.sizes);
+    if !symbols::same_shape(source.sizes(), &want.sizes)? {
+        let message = format!("'source' has shape {:?}, wanted {:?}", source.dims(), Dim::slice(&want.sizes));
         return Err(Error::shape("TP1138", message));
     }
     Ok(want.axis.unwrap_or(0))

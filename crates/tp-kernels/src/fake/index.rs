@@ -4,7 +4,7 @@ use crate::fake;
 use smallvec::smallvec;
 use tp_dispatch::{Arg, Call, Error, FakeOut, FakeOuts, Result};
 use tp_tensor::layout::broadcast;
-use tp_tensor::{Dims, Tensor, TensorError};
+use tp_tensor::{Dim, Dims, Tensor, TensorError, symbols};
 
 /// How a call of `index` reads x.
 pub struct Placement<'a> {
@@ -59,15 +59,17 @@ pub fn check_put(call: &Call<'_>) -> Result<()> {
     let p = placement(call)?;
     let (x, values) = (call.tensor(0)?, call.tensor(2)?);
     fake::inplace::check_same_kind(values.dtype(), x.dtype())?;
-    if broadcast(&p.sizes, values.sizes()).ok().as_ref() == Some(&p.sizes) {
-        return Ok(());
+    let refuse = || {
+        let (values, indexed) = (values.dims(), Dim::slice(&p.sizes));
+        let message =
+            format!("'values' has shape {values:?}, which does not broadcast to the indexed {indexed:?}");
+        Error::shape("TP1139", message)
+    };
+    match broadcast(&p.sizes, values.sizes()) {
+        Ok(common) if symbols::same_shape(&common, &p.sizes)? => Ok(()),
+        Err(e @ (TensorError::Symbolic(_) | TensorError::Undecided(_))) => Err(e.into()),
+        _ => Err(refuse()),
     }
-    let message = format!(
-        "'values' has shape {:?}, which does not broadcast to the indexed {:?}",
-        values.dims(),
-        p.sizes
-    );
-    Err(Error::shape("TP1139", message))
 }
 
 pub fn index_put(call: &Call<'_>) -> Result<FakeOuts> {

@@ -9,7 +9,7 @@ use tp_dispatch::kernel::KernelObject;
 use tp_dispatch::{Arg, Call, Error, FakeOut, FakeOuts, Result, Rets, Value};
 use tp_expr::ScalarExpr;
 use tp_tensor::promote::default_dtype;
-use tp_tensor::{DType, Tensor};
+use tp_tensor::{DType, Dim, Tensor, symbols};
 
 /// The rule of an in-place row with an expression.
 pub struct Rule(pub Arc<ScalarExpr>);
@@ -62,10 +62,11 @@ pub fn zero_(call: &Call<'_>) -> Result<FakeOuts> {
 
 /// An in-place write must not change the shape.
 pub fn check_fits(shape: &[i64], x: &Tensor) -> Result<()> {
-    if shape == x.sizes() {
+    if symbols::same_shape(shape, x.sizes())? {
         return Ok(());
     }
-    let message = format!("the result has shape {shape:?}, which does not fit in place into {:?}", x.sizes());
+    let (shape, into) = (Dim::slice(shape), x.dims());
+    let message = format!("the result has shape {shape:?}, which does not fit in place into {into:?}");
     Err(Error::shape("TP1121", message).note("use the form without the underscore, which makes a new tensor"))
 }
 

@@ -1,10 +1,11 @@
 //! Fake rules of rearrangements and joins.
 
-use crate::fake::{self, known};
+use crate::fake;
 use tp_dispatch::{Call, Error, FakeOuts, Result};
 use tp_tensor::layout::normalize_axis;
 use tp_tensor::promote::promote_types;
-use tp_tensor::{DType, Dim, Dims, Tensor, TensorError};
+use tp_tensor::symbols::{self, Relation};
+use tp_tensor::{DType, Dims, Tensor};
 
 fn like_first(call: &Call<'_>) -> Result<FakeOuts> {
     let x = call.tensor(0)?;
@@ -82,24 +83,21 @@ pub fn concat_shape(call: &Call<'_>) -> Result<Joined> {
     let Some(axis) = call.args[1].int() else {
         let mut total = 0i64;
         for t in tensors {
-            let numel = known(t.sizes())?.iter().product::<i64>();
-            total = total.checked_add(numel).ok_or_else(|| TensorError::TooLarge(t.sizes().into()))?;
+            total = symbols::add(total, symbols::product(t.sizes())?)?;
         }
         return Ok(Joined { axis: 0, sizes: Dims::from_slice(&[total]), dtype, flat: true });
     };
     let axis = fake::view::existing_axis(axis, first.ndim())?;
     let mut sizes: Dims = first.sizes().into();
     for (k, t) in tensors.iter().enumerate().skip(1) {
-        let fits =
-            t.ndim() == first.ndim() && (0..t.ndim()).all(|d| d == axis || t.sizes()[d] == first.sizes()[d]);
+        let mut fits = t.ndim() == first.ndim();
+        for (d, (&a, &b)) in t.sizes().iter().zip(first.sizes()).enumerate() {
+            fits = fits && (d == axis || symbols::require(a, Relation::Eq, b)?);
+        }
         if !fits {
             return Err(mismatch(k, first, t, &format!("they may differ along axis {axis} only")));
         }
-        let (a, b) = (Dim::from_raw(sizes[axis]), Dim::from_raw(t.sizes()[axis]));
-        sizes[axis] = match (a.as_known(), b.as_known()) {
-            (Some(a), Some(b)) => a.checked_add(b).ok_or_else(|| TensorError::TooLarge(t.sizes().into()))?,
-            _ => return Err(TensorError::Symbolic.into()),
-        };
+        sizes[axis] = symbols::add(sizes[axis], t.sizes()[axis])?;
     }
     Ok(Joined { axis, sizes, dtype, flat: false })
 }
@@ -109,7 +107,7 @@ pub fn stack_shape(call: &Call<'_>) -> Result<Joined> {
     let first = &tensors[0];
     let axis = normalize_axis(call.int(1)?, first.ndim() + 1)?;
     for (k, t) in tensors.iter().enumerate().skip(1) {
-        if t.sizes() != first.sizes() {
+        if !symbols::same_shape(t.sizes(), first.sizes())? {
             return Err(mismatch(k, first, t, "they must be equal"));
         }
     }

@@ -3,7 +3,8 @@
 use crate::fake;
 use tp_dispatch::{Call, Error, FakeOuts, Result};
 use tp_tensor::promote::promote_types;
-use tp_tensor::{DType, Dims, layout};
+use tp_tensor::symbols::{self, Relation};
+use tp_tensor::{DType, Dims, TensorError, layout};
 
 pub struct Product {
     /// Sizes of the result as the caller sees them.
@@ -34,7 +35,7 @@ pub fn product(call: &Call<'_>) -> Result<Product> {
     let (b_lead, b_last) = b.sizes().split_at(b.ndim().saturating_sub(2));
     let (m, k) = if let [m, k] = *a_last { (m, k) } else { (1, a_last[0]) };
     let (k2, n) = if let [k, n] = *b_last { (k, n) } else { (b_last[0], 1) };
-    if k != k2 {
+    if !symbols::require(k, Relation::Eq, k2)? {
         return Err(refuse(format!(
             "the last axis of x1 ({:?}) must be the {} axis of x2 ({:?})",
             tp_tensor::Dim::from_raw(k),
@@ -42,8 +43,10 @@ pub fn product(call: &Call<'_>) -> Result<Product> {
             tp_tensor::Dim::from_raw(k2)
         )));
     }
-    let batch =
-        layout::broadcast(a_lead, b_lead).map_err(|_| refuse("the leading axes do not broadcast".into()))?;
+    let batch = layout::broadcast(a_lead, b_lead).map_err(|e| match e {
+        TensorError::Symbolic(_) | TensorError::Undecided(_) => e.into(),
+        _ => refuse("the leading axes do not broadcast".into()),
+    })?;
     let mut sizes = batch.clone();
     if a.ndim() > 1 {
         sizes.push(m);

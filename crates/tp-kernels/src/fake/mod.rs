@@ -1,5 +1,5 @@
 //! Fake rules: shape, dtype, strides and device of outputs, over sizes that may be symbols. A rule compares and
-//! passes symbols along; where it would have to calculate with one, it says so (`TensorError::Symbolic`). Kernels
+//! passes symbols along; where it would have to calculate with one, it says so (`TensorError::Symbolic`, `Undecided`). Kernels
 //! take their output shapes from the same functions, so that the two cannot disagree.
 
 pub mod create;
@@ -16,7 +16,7 @@ pub mod view;
 
 use smallvec::smallvec;
 use tp_dispatch::{Call, FakeOut, FakeOuts, Result};
-use tp_tensor::{DType, Device, Dim, Tensor, TensorError, TensorSpec};
+use tp_tensor::{DType, Device, Dim, TensorError, TensorSpec};
 
 /// One fresh contiguous output.
 pub fn contiguous(sizes: &[i64], dtype: DType, device: Device) -> FakeOuts {
@@ -43,13 +43,8 @@ pub fn device_of(call: &Call<'_>) -> Device {
 
 /// The sizes, if all are known.
 pub fn known(sizes: &[i64]) -> Result<&[i64]> {
-    if sizes.iter().any(|&s| Dim::from_raw(s).is_symbol()) {
-        return Err(TensorError::Symbolic.into());
+    match sizes.iter().find(|&&s| Dim::from_raw(s).is_symbol()) {
+        Some(&symbol) => Err(TensorError::Symbolic(symbol).into()),
+        None => Ok(sizes),
     }
-    Ok(sizes)
-}
-
-/// The size of one axis, if it is known.
-pub fn known_size(x: &Tensor, axis: usize) -> Result<i64> {
-    Ok(known(&x.sizes()[axis..=axis])?[0])
 }

@@ -5,6 +5,7 @@ use tp_dispatch::{Call, Error, FakeOuts, Result};
 use tp_tensor::dtype::Category;
 use tp_tensor::layout::normalize_axis;
 use tp_tensor::promote::{DEFAULT_FLOAT, DEFAULT_INT};
+use tp_tensor::symbols::{self, Relation};
 use tp_tensor::{DType, Dims, Tensor, TensorError};
 
 /// The axes that a reduction goes over, as bits, and the sizes of its result.
@@ -139,7 +140,7 @@ pub fn softmax(call: &Call<'_>) -> Result<FakeOuts> {
 pub fn softmax_backward(call: &Call<'_>) -> Result<FakeOuts> {
     let (grad, out) = (call.tensor(0)?, call.tensor(1)?);
     normalize_axis(call.int(2)?, out.ndim())?;
-    if grad.sizes() != out.sizes() {
+    if !symbols::same_shape(grad.sizes(), out.sizes())? {
         let message = format!("'grad' has shape {:?}, 'out' has shape {:?}", grad.dims(), out.dims());
         return Err(Error::shape("TP1133", message));
     }
@@ -156,8 +157,8 @@ pub fn to_size(x: &Tensor, sizes: &[i64]) -> Result<Reduction> {
     for (k, &size) in x.sizes().iter().enumerate() {
         if k < lead {
             axes |= 1 << k;
-        } else if size != sizes[k - lead] {
-            if sizes[k - lead] != 1 {
+        } else if !symbols::require(size, Relation::Eq, sizes[k - lead])? {
+            if !symbols::require(sizes[k - lead], Relation::Eq, 1)? {
                 let (at_from, at_to) = (sizes[k - lead], size);
                 return Err(TensorError::Expand {
                     from: sizes.into(),

@@ -1,8 +1,9 @@
 //! What view operations make: a layout from a layout. Kernel and fake rule of a view are both this.
 
-use crate::fake::{known, known_size};
+use crate::fake::known;
 use tp_dispatch::{Call, Error, Result};
 use tp_tensor::layout::normalize_axis;
+use tp_tensor::symbols::{self, Relation};
 use tp_tensor::{Dim, Dims, Layout, Tensor, TensorError};
 
 /// What a call of the reshape family comes to.
@@ -11,41 +12,38 @@ pub enum Shaped {
     Copy(Dims),
 }
 
-/// The wanted sizes with a -1 filled in. Symbols that stand on both sides cancel.
+/// The wanted sizes with a -1 filled in.
 fn target_sizes(x: &Tensor, to: &[i64]) -> Result<Dims> {
-    let symbolic = |s: &i64| Dim::from_raw(*s).is_symbol();
-    if !x.sizes().iter().chain(to).any(symbolic) {
+    if !symbols::any(x.sizes()) && !symbols::any(to) {
         return Ok(x.layout().infer_sizes(to)?);
     }
-    // Known factors are compared as a product, symbols as a multiset; one -1 takes what is left.
-    let mut left: Dims = x.sizes().iter().copied().filter(symbolic).collect();
-    let from: i64 = x.sizes().iter().filter(|s| !symbolic(s)).product();
-    let mut given = 1i64;
-    for size in to {
-        if symbolic(size) {
-            let at = left.iter().position(|s| s == size).ok_or(TensorError::Symbolic)?;
-            left.remove(at);
-        } else if *size != -1 {
-            given = given.saturating_mul(*size);
-        }
-    }
-    let bad = || TensorError::Reshape { from: x.sizes().into(), to: to.into(), numel: from };
+    let numel = symbols::product(x.sizes())?;
+    let bad = || TensorError::Reshape { from: x.sizes().into(), to: to.into(), numel };
     let mut sizes: Dims = to.into();
-    match (to.iter().filter(|s| **s == -1).count(), left.len()) {
-        (0, 0) if given == from => {}
-        (1, 0 | 1) if given > 0 && from % given == 0 => {
-            let rest = from / given;
-            let hole = to.iter().position(|s| *s == -1).unwrap_or(0);
-            sizes[hole] = match left.first() {
-                None => rest,
-                Some(&symbol) if rest == 1 => symbol,
-                Some(_) => return Err(TensorError::Symbolic.into()),
+    let mut holes = to.iter().enumerate().filter(|(_, s)| **s == -1).map(|(i, _)| i);
+    match (holes.next(), holes.next()) {
+        (Some(hole), None) => {
+            sizes[hole] = 1;
+            let given = symbols::product(&sizes)?;
+            // A size of 0 among the given ones says nothing of the missing one: the run refuses that.
+            sizes[hole] = match numel == given {
+                true => 1,
+                false => symbols::exact(numel, given)
+                    .map_err(|_| TensorError::Undecided(format!("{} % {} == 0", dim(numel), dim(given))))?,
             };
         }
-        (_, 0) => return Err(bad().into()),
-        _ => return Err(TensorError::Symbolic.into()),
+        (None, None) => {
+            if !symbols::require(symbols::product(to)?, Relation::Eq, numel)? {
+                return Err(bad().into());
+            }
+        }
+        (_, Some(_)) => return Err(bad().into()),
     }
     Ok(sizes)
+}
+
+fn dim(raw: i64) -> Dim {
+    Dim::from_raw(raw)
 }
 
 pub fn reshape(call: &Call<'_>) -> Result<Shaped> {
@@ -58,6 +56,7 @@ pub fn reshape(call: &Call<'_>) -> Result<Shaped> {
         return Ok(Shaped::View(Layout { offset: x.offset(), ..Layout::contiguous(&sizes) }));
     }
     known(x.sizes())?;
+    known(x.strides())?;
     Ok(x.layout().view(&sizes).map_or(Shaped::Copy(sizes), Shaped::View))
 }
 
@@ -86,17 +85,24 @@ pub fn transpose(call: &Call<'_>) -> Result<Layout> {
 pub fn expand(call: &Call<'_>) -> Result<Layout> {
     let layout = call.tensor(0)?.layout();
     let to = call.ints(1)?;
-    if known(to).is_ok() {
+    if !symbols::any(to) && !symbols::any(&layout.sizes) {
         return Ok(layout.expand(to)?);
     }
     // With symbols among the wanted sizes: each axis stays or grows from 1.
-    let lead = to.len().checked_sub(layout.ndim()).ok_or(TensorError::Symbolic)?;
+    let refuse = |axis: usize, at_from: i64, at_to: i64| TensorError::Expand {
+        from: layout.sizes.clone(),
+        to: to.into(),
+        axis,
+        at_from,
+        at_to,
+    };
+    let lead = to.len().checked_sub(layout.ndim()).ok_or_else(|| refuse(0, 0, 0))?;
     let mut out = Layout { sizes: to.into(), strides: Dims::from_elem(0, to.len()), offset: layout.offset };
     for (axis, (&size, &stride)) in (lead..).zip(layout.sizes.iter().zip(&layout.strides)) {
-        if to[axis] == size || to[axis] == -1 {
+        if to[axis] == -1 || symbols::require(size, Relation::Eq, to[axis])? {
             (out.sizes[axis], out.strides[axis]) = (size, stride);
-        } else if size != 1 {
-            return Err(TensorError::Symbolic.into());
+        } else if !symbols::require(size, Relation::Eq, 1)? {
+            return Err(refuse(axis, size, to[axis]).into());
         }
     }
     Ok(out)
@@ -105,13 +111,16 @@ pub fn expand(call: &Call<'_>) -> Result<Layout> {
 pub fn squeeze(call: &Call<'_>) -> Result<Layout> {
     let x = call.tensor(0)?;
     let mut drop: Vec<bool> = match call.opt_ints(1) {
-        None => x.sizes().iter().map(|&s| s == 1).collect(),
+        None => {
+            let one = |&s: &i64| symbols::require(s, Relation::Eq, 1);
+            x.sizes().iter().map(one).collect::<std::result::Result<_, _>>()?
+        }
         Some(_) => vec![false; x.ndim()],
     };
     for &axis in call.opt_ints(1).unwrap_or(&[]) {
         let at = normalize_axis(axis, x.ndim())?;
         let size = x.sizes().get(at).copied().unwrap_or(1);
-        if size != 1 {
+        if !symbols::require(size, Relation::Eq, 1)? {
             let message = format!("cannot squeeze axis {axis} of shape {:?}: its size is not 1", x.dims());
             return Err(Error::value("TP1123", message));
         }
@@ -133,10 +142,6 @@ pub fn unsqueeze(call: &Call<'_>) -> Result<Layout> {
 pub fn sliced(call: &Call<'_>, layout: &Layout, at: usize) -> Result<Layout> {
     let axis = existing_axis(call.int(at)?, layout.ndim())?;
     let bound = |i: usize| call.args[i].int();
-    known(&layout.sizes[axis..=axis])?;
-    for i in [at + 1, at + 2, at + 3] {
-        known(bound(i).as_slice())?;
-    }
     Ok(layout.slice(axis, bound(at + 1), bound(at + 2), call.int(at + 3)?)?)
 }
 
@@ -153,7 +158,6 @@ pub fn slice(call: &Call<'_>) -> Result<Layout> {
 pub fn select(call: &Call<'_>) -> Result<Layout> {
     let x = call.tensor(0)?;
     let axis = existing_axis(call.int(1)?, x.ndim())?;
-    known_size(x, axis)?;
     Ok(x.layout().select(axis, call.int(2)?)?)
 }
 

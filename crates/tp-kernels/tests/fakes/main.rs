@@ -155,8 +155,10 @@ fn an_op_without_a_rule_says_how_to_add_one() {
 }
 
 #[test]
-fn symbols_are_passed_along_and_never_calculated_with() {
+fn symbols_are_passed_along_and_calculated_with() {
     setup();
+    let table = tp_tensor::symbols::Symbols::new();
+    let _table = tp_tensor::symbols::enter(table);
     let (s, u) = (Dim::symbol(0).raw(), Dim::symbol(1).raw());
     let fake = |sizes: &[i64], strides: &[i64]| {
         Tensor::fake(sizes, strides, DType::F32, tp_tensor::Device::CPU, 9).unwrap()
@@ -178,7 +180,14 @@ fn symbols_are_passed_along_and_never_calculated_with() {
     let refused = |name: &str, args: &[Arg<'_>]| call(name, args).unwrap_err().code();
     assert_eq!(refused("slice", &[t(&x), int(0), int(1)]), "TP4002");
     assert_eq!(refused("select", &[t(&x), int(0), int(0)]), "TP4002");
-    assert_eq!(refused("reshape", &[t(&x), Arg::Ints(&[-1])]), "TP4002");
+    assert_eq!(refused("add", &[t(&x), t(&fake(&[u, 4], &[4, 1]))]), "TP4002");
+    assert_eq!(refused("reshape", &[t(&x), Arg::Ints(&[-1, 3])]), "TP4002");
+    let shown = |name: &str, args: &[Arg<'_>]| format!("{:?}", run(name, args).dims());
+    assert_eq!(shown("reshape", &[t(&x), Arg::Ints(&[-1])]), "[4*s0]");
     let list = [x.clone(), x.clone()];
-    assert_eq!(refused("concat", &[Arg::Tensors(&list)]), "TP4002");
+    assert_eq!(shown("concat", &[Arg::Tensors(&list), int(0)]), "[2*s0, 4]");
+    let tall = run("permute_dims", &[t(&x), Arg::Ints(&[1, 0])]);
+    let packed = run("clone", &[t(&tall)]);
+    assert_eq!(format!("{:?}", Dim::slice(packed.strides())), "[s0, 1]");
+    assert!(packed.is_contiguous() && !tall.is_contiguous());
 }

@@ -3,6 +3,7 @@
 
 use crate::error;
 use crate::hot::ffi as x;
+use crate::hot::sizes;
 use crate::hot::{convert, shell};
 use crate::types;
 use pyo3::ffi;
@@ -121,7 +122,8 @@ fn leaf(obj: &Bound<'_, PyAny>, numbers: Numbers) -> Result<Option<Value>> {
             return Ok(Some(Value::Tensor(shell::tensor_of(p).clone())));
         }
         if numbers == Numbers::Fixed {
-            return Ok(None);
+            // A size that a run finds is computed anew by each.
+            return Ok(sizes::raw_size(p)?.map(Value::Int));
         }
         plain(p)
     }

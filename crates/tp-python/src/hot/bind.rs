@@ -55,6 +55,8 @@ pub struct Scratch {
     kept: Vec<Box<Value>>,
     /// Some argument is not the object that was given: converted, or a list made anew.
     pub converted: bool,
+    /// Some number is a symbolic size.
+    pub symbolic: bool,
 }
 
 impl Scratch {

@@ -3,6 +3,7 @@
 
 use super::bind::Scratch;
 use super::ffi::{self as x, Obj};
+use super::sizes;
 use super::{nested, shell};
 use crate::{error, types};
 use pyo3::ffi;
@@ -10,7 +11,7 @@ use smallvec::SmallVec;
 use std::ptr;
 use tp_dispatch::bind::{Param, ParamKind};
 use tp_dispatch::{Arg, Error, ErrorKind, Result, Value};
-use tp_tensor::{DType, Dim, Scalar, Tensor};
+use tp_tensor::{DType, Dim, Scalar, Tensor, symbols};
 
 /// # Safety
 /// The interpreter lock is held; `obj` and `scratch` outlive the argument.
@@ -32,9 +33,12 @@ unsafe fn read<'a>(op: &str, p: &Param, obj: Obj, scratch: &mut Scratch) -> Resu
         Ok(match p.kind {
             ParamKind::Tensor => shell::is_tensor(obj).then(|| Arg::Tensor(shell::tensor_of(obj))),
             ParamKind::Scalar => number(obj)?.map(Arg::Scalar),
-            ParamKind::Int => match int(obj)? {
-                Some(v) if is_no_size(p, v) => return Err(no_size(op, p, v)),
-                found => found.map(Arg::Int),
+            ParamKind::Int => match sizes::integer(op, p, obj)? {
+                Some(v) => {
+                    scratch.symbolic |= Dim::from_raw(v).is_symbol();
+                    Some(Arg::Int(v))
+                }
+                None => None,
             },
             ParamKind::Float => float(obj)?.map(Arg::Float),
             ParamKind::Bool => boolean(obj)?.map(Arg::Bool),
@@ -42,7 +46,10 @@ unsafe fn read<'a>(op: &str, p: &Param, obj: Obj, scratch: &mut Scratch) -> Resu
             ParamKind::DType => types::dtype_of(obj).map(Arg::DType),
             ParamKind::Device => types::device_of(obj)?.map(Arg::Device),
             ParamKind::Opaque => nested::argument(p, obj)?.map(|v| scratch.keep(v)),
-            _ => list(op, p, obj)?.map(|v| scratch.keep(v)),
+            _ => list(op, p, obj)?.map(|v| {
+                scratch.symbolic |= matches!(&v, Value::Ints(ints) if symbols::any(ints));
+                scratch.keep(v)
+            }),
         })
     }
 }
@@ -320,11 +327,8 @@ unsafe fn list(op: &str, p: &Param, obj: Obj) -> Result<Option<Value>> {
         check_length(op, p, items.len())?;
         let out = match p.kind {
             ParamKind::Ints => {
-                let ints = items.iter().map(|o| element(op, p, *o, int)).collect::<Result<Box<[i64]>>>()?;
-                match ints.iter().find(|v| is_no_size(p, **v)) {
-                    Some(v) => return Err(no_size(op, p, *v)),
-                    None => Value::Ints(ints),
-                }
+                let one = |o: &Obj| sizes::integer(op, p, *o)?.ok_or_else(|| wrong_element(op, p, *o));
+                Value::Ints(items.iter().map(one).collect::<Result<_>>()?)
             }
             ParamKind::Floats => {
                 Value::Floats(items.iter().map(|o| element(op, p, *o, float)).collect::<Result<_>>()?)
@@ -372,31 +376,15 @@ unsafe fn single(p: &Param, obj: Obj) -> Result<Option<Value>> {
         _ => return Ok(None),
     };
     // SAFETY: live object.
-    // SAFETY: live object.
     unsafe {
         Ok(match p.kind {
-            ParamKind::Ints => match int(obj)? {
-                Some(v) if is_no_size(p, v) => return Err(no_size("", p, v)),
-                found => found.map(|v| Value::Ints(vec![v; n].into())),
-            },
+            ParamKind::Ints => sizes::integer("", p, obj)?.map(|v| Value::Ints(vec![v; n].into())),
             ParamKind::Floats => float(obj)?.map(|v| Value::Floats(vec![v; n].into())),
             ParamKind::Bools => boolean(obj)?.map(|v| Value::Bools(vec![v; n].into())),
             ParamKind::Scalars => number(obj)?.map(|v| Value::Scalars(vec![v; n].into())),
             _ => None,
         })
     }
-}
-
-/// Numbers so far below zero stand for symbols where sizes are calculated with; from Python they are only wrong.
-#[inline]
-fn is_no_size(p: &Param, v: i64) -> bool {
-    Dim::from_raw(v).is_symbol() && p.type_text.contains("SymInt")
-}
-
-#[cold]
-fn no_size(op: &str, p: &Param, v: i64) -> Error {
-    let e = Error::shape("TP1109", format!("argument '{}': {v} is no size, stride or bound", p.name));
-    if op.is_empty() { e } else { e.with_op(op) }
 }
 
 unsafe fn tensor(obj: Obj) -> Result<Option<Tensor>> {
@@ -437,11 +425,11 @@ pub unsafe fn arg_to_object(v: Arg<'_>) -> Obj {
             Arg::None => none(),
             Arg::Tensor(t) => shell::wrap_ref(t),
             Arg::Scalar(s) => scalar_to_object(s),
-            Arg::Int(v) => ffi::PyLong_FromLongLong(v),
+            Arg::Int(v) => sizes::size_object(v),
             Arg::Float(v) => ffi::PyFloat_FromDouble(v),
             Arg::Bool(v) => ffi::PyBool_FromLong(v.into()),
             Arg::Str(s) => ffi::PyUnicode_FromStringAndSize(s.as_ptr().cast(), s.len() as isize),
-            Arg::Ints(v) => list_of(v, |v| ffi::PyLong_FromLongLong(*v)),
+            Arg::Ints(v) => list_of(v, |v| sizes::size_object(*v)),
             Arg::Floats(v) => list_of(v, |v| ffi::PyFloat_FromDouble(*v)),
             Arg::Bools(v) => list_of(v, |v| ffi::PyBool_FromLong((*v).into())),
             Arg::Scalars(v) => list_of(v, |v| scalar_to_object(*v)),

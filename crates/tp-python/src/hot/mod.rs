@@ -27,4 +27,5 @@ pub mod rank;
 pub mod results;
 pub mod ret;
 pub mod shell;
+pub mod sizes;
 pub mod tensor_type;

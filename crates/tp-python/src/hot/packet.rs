@@ -322,6 +322,9 @@ unsafe fn bind_and_call(p: &Packet, i: usize, given: Given) -> std::result::Resu
         // Where an object was converted, kernels of the host get objects made from the values: what a compiled run
         // hands them.
         let host = if scratch.converted { HostArgs::NONE } else { HostArgs(slots.as_ptr().cast()) };
+        if scratch.symbolic {
+            return Ok(long(&session, op, ArgKeys::of(&args).without_data(), &args, host));
+        }
         Ok(run(&session, op, &args, host))
     }
 }

@@ -3,6 +3,7 @@
 use super::{new_ref, this};
 use crate::error;
 use crate::hot::ffi::Obj;
+use crate::hot::sizes;
 use crate::hot::{ret, shell};
 use crate::tensor::builtin as ops;
 use crate::types;
@@ -11,12 +12,12 @@ use std::ffi::CStr;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
 use tp_dispatch::{Arg, Error, Result};
-use tp_tensor::{Dim, Tensor, TensorError};
+use tp_tensor::Tensor;
 
 type Getter = unsafe extern "C" fn(Obj, *mut c_void) -> Obj;
 type Setter = unsafe extern "C" fn(Obj, Obj, *mut c_void) -> c_int;
 
-/// A tuple of known sizes.
+/// A tuple of sizes.
 ///
 /// # Safety
 /// Lock held.
@@ -28,11 +29,12 @@ pub unsafe fn int_tuple(values: &[i64]) -> Result<Obj> {
             return Err(error::fetch());
         }
         for (i, &v) in values.iter().enumerate() {
-            let Some(v) = Dim::from_raw(v).as_known() else {
+            let size = sizes::size_object(v);
+            if size.is_null() {
                 ffi::Py_DECREF(tuple);
-                return Err(TensorError::Symbolic.into());
-            };
-            ffi::PyTuple_SetItem(tuple, i as isize, ffi::PyLong_FromLongLong(v));
+                return Err(error::fetch());
+            }
+            ffi::PyTuple_SetItem(tuple, i as isize, size);
         }
         Ok(tuple)
     }

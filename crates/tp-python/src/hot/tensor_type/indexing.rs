@@ -26,7 +26,9 @@ unsafe extern "C" fn subscript(op: Obj, key: Obj) -> Obj {
             && t.ndim() > 0
             && let Some(i) = convert::int(key)?
         {
-            return Ok(shell::wrap(ops::SELECT.call(&[Arg::Tensor(t), Arg::Int(0), Arg::Int(i)])?));
+            // Further down numbers stand for symbols; all of them lie before every tensor there can be.
+            let at = Arg::Int(i.max(Dim::LEAST));
+            return Ok(shell::wrap(ops::SELECT.call(&[Arg::Tensor(t), Arg::Int(0), at])?));
         }
         Ok(shell::wrap(place::locate(t, key::parse(key)?)?.read(t)?))
     })
@@ -65,7 +67,7 @@ unsafe extern "C" fn length(op: Obj) -> ffi::Py_ssize_t {
         let Some(&first) = this(op).sizes().first() else {
             return Err(Error::argument("TP1017", "a 0-d tensor has no len()"));
         };
-        out = Dim::from_raw(first).as_known().ok_or(TensorError::Symbolic)? as ffi::Py_ssize_t;
+        out = Dim::from_raw(first).as_known().ok_or(TensorError::Symbolic(first))? as ffi::Py_ssize_t;
         Ok(0)
     });
     out

@@ -6,13 +6,14 @@ use super::this;
 use crate::error;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::shell::{self, Shell};
+use crate::hot::sizes;
 use crate::hot::{convert, ret};
 use crate::tensor::dlpack::export;
 use pyo3::ffi;
 use std::mem::ManuallyDrop;
 use std::ptr;
 use tp_dispatch::{Error, Result};
-use tp_tensor::{Dim, Dims, Layout, Tensor, TensorError, layout};
+use tp_tensor::{Dims, Layout, Tensor, TensorError, layout, symbols};
 
 unsafe extern "C" fn data_ptr(op: Obj, _: Obj) -> Obj {
     // SAFETY: a live tensor, lock held; likewise below.
@@ -29,8 +30,8 @@ unsafe extern "C" fn numel(op: Obj, _: Obj) -> Obj {
     // SAFETY: as above.
     ret::guard(|| unsafe {
         let t = this(op);
-        if t.sizes().iter().any(|&s| Dim::from_raw(s).is_symbol()) {
-            return Err(TensorError::Symbolic.into());
+        if symbols::any(t.sizes()) {
+            return Ok(sizes::size_object(symbols::product(t.sizes())?));
         }
         Ok(ffi::PyLong_FromLongLong(t.numel()))
     })

@@ -5,11 +5,12 @@ use crate::error;
 use crate::hot::convert;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::shell;
+use crate::hot::sizes;
 use crate::tensor::{builtin as ops, create};
 use pyo3::ffi;
 use smallvec::SmallVec;
 use tp_dispatch::{Arg, Error, ErrorKind, Result};
-use tp_tensor::{DType, Scalar, Tensor};
+use tp_tensor::{DType, Dim, Scalar, Tensor};
 
 /// One part of a key.
 pub enum Item {
@@ -18,6 +19,12 @@ pub enum Item {
         start: isize,
         stop: isize,
         step: isize,
+    },
+    /// A slice forwards with a symbolic size among its bounds.
+    Bounds {
+        start: i64,
+        stop: Option<i64>,
+        step: i64,
     },
     NewAxis,
     Ellipsis,
@@ -34,7 +41,7 @@ impl Item {
     /// Axes of the tensor that this part speaks of.
     pub fn axes(&self) -> usize {
         match self {
-            Item::At(_) | Item::Slice { .. } | Item::Array(_) => 1,
+            Item::At(_) | Item::Slice { .. } | Item::Bounds { .. } | Item::Array(_) => 1,
             Item::Mask(m) => m.ndim(),
             Item::NewAxis | Item::Ellipsis | Item::Flag(_) => 0,
         }
@@ -72,14 +79,21 @@ unsafe fn item(obj: Obj) -> Result<Item> {
         if ffi::PySlice_Check(obj) != 0 {
             let (mut start, mut stop, mut step) = (0, 0, 0);
             if ffi::PySlice_Unpack(obj, &mut start, &mut stop, &mut step) != 0 {
-                return Err(error::fetch());
+                let refused = error::fetch();
+                return symbolic_slice(obj)?.ok_or(refused);
             }
             return Ok(Item::Slice { start, stop, step });
         }
         if ffi::PyFloat_Check(obj) == 0 && ffi::PyUnicode_Check(obj) == 0 {
+            if x::type_of(obj) != &raw mut ffi::PyLong_Type
+                && let Some(size) = sizes::raw_size(obj)?
+            {
+                return Ok(Item::At(size));
+            }
             match convert::number(obj)? {
                 Some(Scalar::Bool(v)) => return Ok(Item::Flag(v)),
-                Some(Scalar::Int(v)) => return Ok(Item::At(v)),
+                // Further down numbers stand for symbols; all of them lie before every tensor there can be.
+                Some(Scalar::Int(v)) => return Ok(Item::At(v.max(Dim::LEAST))),
                 Some(Scalar::Float(_)) => return Err(no_index(obj)),
                 None => {}
             }
@@ -94,6 +108,33 @@ unsafe fn item(obj: Obj) -> Result<Item> {
             }
         }
         Err(no_index(obj))
+    }
+}
+
+/// A slice whose bounds are numbers and symbolic sizes, one of these at least.
+#[cold]
+unsafe fn symbolic_slice(obj: Obj) -> Result<Option<Item>> {
+    // SAFETY: a live slice object; attributes are owned references.
+    unsafe {
+        let mut bounds = [None; 3];
+        let mut symbolic = false;
+        for (bound, name) in bounds.iter_mut().zip([c"start", c"stop", c"step"]) {
+            let value = ffi::PyObject_GetAttrString(obj, name.as_ptr());
+            if value.is_null() {
+                return Err(error::fetch());
+            }
+            let size = sizes::raw_size(value);
+            symbolic |= matches!(size, Ok(Some(_)));
+            let number = match size {
+                Ok(None) if value != ffi::Py_None() => convert::int(value),
+                other => other,
+            };
+            ffi::Py_DECREF(value);
+            *bound = number?;
+        }
+        let [start, stop, step] = bounds;
+        let item = Item::Bounds { start: start.unwrap_or(0), stop, step: step.unwrap_or(1) };
+        Ok(symbolic.then_some(item))
     }
 }
 

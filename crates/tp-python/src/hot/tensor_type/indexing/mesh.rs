@@ -56,6 +56,13 @@ fn parts(t: &Tensor, items: &Items) -> Result<Vec<Part>> {
     let mut ellipsis = false;
     for item in items {
         match *item {
+            Item::Bounds { start, stop, step } => {
+                // The positions are made as an array, which needs them.
+                let numbers = [start, stop.unwrap_or(0), step];
+                let symbol = numbers.into_iter().find(|v| Dim::from_raw(*v).is_symbol());
+                return Err(TensorError::Symbolic(symbol.unwrap_or(0)).into());
+            }
+            Item::At(i) if Dim::from_raw(i).is_symbol() => return Err(TensorError::Symbolic(i).into()),
             Item::At(i) => {
                 out.push(Part::At(i));
                 axis += 1;
@@ -88,7 +95,8 @@ fn parts(t: &Tensor, items: &Items) -> Result<Vec<Part>> {
 }
 
 fn walk(t: &Tensor, axis: usize, start: isize, stop: isize, step: isize) -> Result<Walk> {
-    let size = Dim::from_raw(t.sizes()[axis]).as_known().ok_or(TensorError::Symbolic)?;
+    let size = t.sizes()[axis];
+    let size = Dim::from_raw(size).as_known().ok_or(TensorError::Symbolic(size))?;
     let (mut start, mut stop) = (start, stop);
     // SAFETY: pure arithmetic on the three numbers.
     let len = unsafe { ffi::PySlice_AdjustIndices(size as isize, &mut start, &mut stop, step) };

@@ -6,7 +6,7 @@ use crate::types;
 use pyo3::ffi;
 use smallvec::SmallVec;
 use tp_dispatch::{Arg, Error, ErrorKind, Result};
-use tp_tensor::{DType, Device, Dim, Scalar, Tensor, TensorError};
+use tp_tensor::{DType, Device, Dim, Scalar, Tensor, TensorError, symbols};
 
 /// Where a key points: a view, and the arrays that index it further.
 pub struct Place {
@@ -47,6 +47,13 @@ pub fn locate(t: &Tensor, items: Items) -> Result<Place> {
                 place.slice(axis, start, stop, step)?;
                 axis += 1;
             }
+            Item::Bounds { start, stop, step } => {
+                let stop = stop.map_or(Arg::None, Arg::Int);
+                let at = Arg::Int(axis as i64);
+                let args = [Arg::Tensor(&place.view), at, Arg::Int(start), stop, Arg::Int(step)];
+                place.view = ops::SLICE.call(&args)?;
+                axis += 1;
+            }
             Item::Array(t) => {
                 place.index_by(axis, t)?;
                 axis += 1;
@@ -62,6 +69,9 @@ pub fn locate(t: &Tensor, items: Items) -> Result<Place> {
 }
 
 pub fn scalar_index(i: i64) -> Result<Tensor> {
+    if Dim::from_raw(i).is_symbol() {
+        return Err(TensorError::Symbolic(i).into());
+    }
     let t = Tensor::empty(&[], DType::I64, Device::CPU)?;
     // SAFETY: one fresh int64.
     unsafe { t.data_ptr().cast::<i64>().write(i) };
@@ -96,7 +106,8 @@ impl Place {
             self.view = ops::SLICE.call(&args)?;
             return Ok(());
         }
-        let size = Dim::from_raw(self.view.sizes()[axis]).as_known().ok_or(TensorError::Symbolic)?;
+        let size = self.view.sizes()[axis];
+        let size = Dim::from_raw(size).as_known().ok_or(TensorError::Symbolic(size))?;
         let (mut start, mut stop) = (start, stop);
         // SAFETY: pure arithmetic on the three numbers.
         let len = unsafe { ffi::PySlice_AdjustIndices(size as isize, &mut start, &mut stop, step) };
@@ -112,9 +123,10 @@ impl Place {
     /// Returns how many axes of the view it spoke of.
     fn mask(&mut self, axis: usize, m: &Tensor) -> Result<usize> {
         let here = &self.view.sizes()[axis..axis + m.ndim()];
-        if here != m.sizes() {
+        if !symbols::same_shape(here, m.sizes())? {
+            let (shape, here) = (m.dims(), Dim::slice(here));
             let message =
-                format!("a mask of shape {:?} does not fit the axes of sizes {here:?} at {axis}", m.sizes());
+                format!("a mask of shape {shape:?} does not fit the axes of sizes {here:?} at {axis}");
             return Err(Error::new(ErrorKind::Index, "TP1116", message));
         }
         let found = ops::NONZERO.call(&[Arg::Tensor(m)])?;
