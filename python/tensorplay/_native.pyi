@@ -3,13 +3,17 @@
 import builtins as _b
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, Protocol, final, overload
+from typing import Any, Protocol, TypeAlias, final, overload
 
 from tensorplay.graph import Node
 from tensorplay.outcome import CallEvent, Capability, Explanation, Provenance, RunReport
 
 _Number = _b.bool | int | float
 _At = tuple[str, str, int, str]
+# Slot, function, where it is from, predicate, arguments that must be contiguous, whether it fills what is passed in.
+KernelParts: TypeAlias = tuple[
+    str, Callable[..., Any], _At, Callable[..., _b.bool] | None, Sequence[str], _b.bool
+]
 
 __version__: str
 
@@ -302,18 +306,11 @@ def define_op(
     *,
     effects: Sequence[str] = ...,
     tags: Sequence[str] = ...,
+    kernels: Sequence[KernelParts] = ...,
+    fake: Callable[..., Any] | None = None,
     replace: _b.bool = False,
-) -> tuple[CustomOpDef, Registration]: ...
-def register_kernel(
-    name: str,
-    slot: str,
-    func: Callable[..., Any],
-    at: _At,
-    *,
-    when: Callable[..., _b.bool] | None = None,
-    contiguous: Sequence[str] = ...,
-    out: _b.bool = False,
-) -> Registration: ...
+) -> tuple[CustomOpDef, Registration, list[Registration]]: ...
+def register_kernel(name: str, kernel: KernelParts) -> Registration: ...
 def register_fake(name: str, func: Callable[..., Any] | None) -> None: ...
 def kernel_handle(name: str, slot: str, kernel: str | None) -> KernelHandle | None: ...
 def kernel_function(name: str, slot: str, kernel: str | None = None) -> Callable[..., Any] | None: ...

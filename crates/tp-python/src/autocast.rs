@@ -8,12 +8,13 @@ use parking_lot::RwLock;
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock};
 use tp_dispatch::dispatcher::redispatch_args;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::{
-    Arg, Call, DispatchKey, Error, OpHandle, OpId, Registry, Result, Rets, call_one, redispatch, state,
+    Arg, Call, DispatchKey, Error, OpHandle, OpId, Registry, Result, Rets, Schema, call_one, redispatch,
+    state,
 };
 use tp_tensor::{DType, DeviceKind, Tensor};
 
@@ -28,7 +29,10 @@ enum Target {
 /// One policy per device: CPU, CUDA.
 type Policies = [Option<Target>; 2];
 
-static POLICIES: RwLock<Option<HashMap<OpId, Policies>>> = RwLock::new(None);
+/// A policy belongs to one definition of its op, told by its schema: another one has none.
+type Owned = (Arc<Schema>, Policies);
+
+static POLICIES: RwLock<Option<HashMap<OpId, Owned>>> = RwLock::new(None);
 /// Counts changes of policies, so that compiled functions notice them.
 static EPOCH: AtomicU16 = AtomicU16::new(0);
 
@@ -39,7 +43,10 @@ const LOWERED: [&str; 1] = ["tp::matmul"];
 pub fn install() {
     Registry::global().install_layer(DispatchKey::Autocast, autocast);
     for op in LOWERED.into_iter().filter_map(|name| Registry::global().get(name)) {
-        POLICIES.write().get_or_insert_default().insert(op.id(), [Some(Target::Context); 2]);
+        if let Some(def) = op.def() {
+            let policies = [Some(Target::Context); 2];
+            POLICIES.write().get_or_insert_default().insert(op.id(), (def.schema.clone(), policies));
+        }
     }
 }
 
@@ -65,8 +72,11 @@ fn context(word: u32, slot: usize) -> Option<DType> {
 }
 
 /// What tensors of each device are cast to in a call of `op`.
-fn targets(op: OpHandle) -> Option<[Option<DType>; 2]> {
-    let policies = *POLICIES.read().as_ref()?.get(&op.id())?;
+fn targets(call: &Call<'_>) -> Option<[Option<DType>; 2]> {
+    let policies = match POLICIES.read().as_ref()?.get(&call.op.id())? {
+        (schema, policies) if Arc::ptr_eq(schema, &call.def.schema) => *policies,
+        _ => return None,
+    };
     let word = state::autocast();
     let target = |i: usize| match (policies[i]?, context(word, i)?) {
         (Target::Context, dtype) => Some(dtype),
@@ -86,7 +96,7 @@ impl Drop for Off {
 }
 
 fn autocast(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-    let Some(targets) = targets(call.op) else { return redispatch(call, DispatchKey::Autocast, rets) };
+    let Some(targets) = targets(call) else { return redispatch(call, DispatchKey::Autocast, rets) };
     let _off = Off(state::set_autocast(0));
     let cast = call.args.iter().map(|a| cast_arg(a, targets)).collect::<Result<SmallVec<[Cast; 8]>>>()?;
     if cast.iter().all(|c| matches!(c, Cast::Kept)) {
@@ -159,7 +169,12 @@ fn autocast_policy(
     let op = Registry::global().lookup(name).py(py)?;
     let at = usize::from(device == "cuda");
     let mut all = POLICIES.write();
-    let policies = all.get_or_insert_default().entry(op.id()).or_default();
+    let schema = crate::ops::def_of(py, op)?.schema.clone();
+    let fresh = || (schema.clone(), Policies::default());
+    let (of, policies) = all.get_or_insert_default().entry(op.id()).or_insert_with(fresh);
+    if !Arc::ptr_eq(of, &schema) {
+        (*of, *policies) = fresh();
+    }
     let before = std::mem::replace(&mut policies[at], dtype.map(|d| Target::Fixed(d.0)));
     EPOCH.fetch_add(1, Ordering::Relaxed);
     Ok(match before {

@@ -11,7 +11,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList};
 use std::sync::Arc;
 use tp_dispatch::bind::Params;
-use tp_dispatch::registry::KernelSpec;
+use tp_dispatch::registry::{KernelSpec, Parts};
 use tp_dispatch::select::{KernelEntry, Slot};
 use tp_dispatch::state::{self, Preference, PreferenceKind};
 use tp_dispatch::{
@@ -53,7 +53,7 @@ fn packet<'a>(op: &'a Bound<'_, PyAny>) -> PyResult<&'a Packet> {
         .ok_or_else(|| PyTypeError::new_err(format!("expected an op, got {}", op.get_type())))
 }
 
-pub fn provenance(at: (String, String, u32, String)) -> Provenance {
+pub fn provenance(at: At) -> Provenance {
     Provenance { name: at.0.into(), file: at.1.into(), line: at.2, executor: at.3.into() }
 }
 
@@ -87,42 +87,81 @@ impl Drop for PyRegistration {
     }
 }
 
-/// Defines `schema` (with namespace); `effects` is a set of "random", "ordered", "nondeterministic".
+type At = (String, String, u32, String);
+
+/// A kernel as `library` describes it: slot, function, where it is from, predicate, arguments that must be contiguous,
+/// and whether it fills outputs that are passed in.
+type KernelParts<'py> = (String, Bound<'py, PyAny>, At, Option<Bound<'py, PyAny>>, Vec<String>, bool);
+
+fn kernel_spec(
+    op: &str,
+    schema: &Schema,
+    params: &Params,
+    (slot, func, at, when, contiguous, out): KernelParts<'_>,
+) -> PyResult<KernelSpec> {
+    let index = |arg: &String| {
+        params.index(arg).ok_or_else(|| PyValueError::new_err(format!("{op} has no argument '{arg}'")))
+    };
+    let role = if out { Role::Out } else { Role::Kernel };
+    // SAFETY: a live callable, lock held.
+    let kernel = unsafe { PyKernel::new(func.as_ptr(), schema, role) };
+    Ok(KernelSpec {
+        slot: slot_of(&slot)?,
+        kernel: Kernel::Object(Arc::new(kernel)),
+        provenance: provenance(at),
+        when: when.map(|w| Arc::new(PyPredicate::new(&w, schema)) as _),
+        contiguous: contiguous.iter().map(index).collect::<PyResult<_>>()?,
+    })
+}
+
+fn fake_rule(func: &Bound<'_, PyAny>, schema: &Schema) -> FakeRule {
+    // SAFETY: a live callable, lock held.
+    FakeRule::Object(Arc::new(unsafe { PyKernel::new(func.as_ptr(), schema, Role::Fake) }))
+}
+
+/// Defines `schema` (with namespace) in one step with its kernels and fake rule; `effects` is a set of "random",
+/// "ordered", "nondeterministic". Returns the op, its registration, and one per kernel.
 #[pyfunction]
-#[pyo3(signature = (schema, at, *, effects=Vec::new(), tags=Vec::new(), replace=false))]
+#[pyo3(signature = (schema, at, *, effects=Vec::new(), tags=Vec::new(), kernels=Vec::new(), fake=None, replace=false))]
+#[allow(clippy::too_many_arguments, clippy::type_complexity)] // Python's keywords
 pub fn define_op<'py>(
     py: Python<'py>,
     schema: &str,
-    at: (String, String, u32, String),
+    at: At,
     effects: Vec<String>,
     tags: Vec<String>,
+    kernels: Vec<KernelParts<'py>>,
+    fake: Option<Bound<'py, PyAny>>,
     replace: bool,
-) -> PyResult<(Bound<'py, PyAny>, PyRegistration)> {
+) -> PyResult<(Bound<'py, PyAny>, PyRegistration, Vec<PyRegistration>)> {
     let schema = Schema::parse_definition(schema).map_err(tp_dispatch::Error::from).py(py)?;
     let name = full_name(&schema)?;
+    let params = Params::compile(&schema).py(py)?;
     let has = |what: &str| effects.iter().any(|e| e == what);
-    let mutates = schema.is_mutable();
-    let fake = fake::of_schema(&schema);
+    let spec = |parts| kernel_spec(&name, &schema, &params, parts);
+    let kernels = kernels.into_iter().map(spec).collect::<PyResult<_>>()?;
+    let parts = Parts { kernels, fake: fake.map(|f| fake_rule(&f, &schema)) };
     let def = OpDef {
-        params: Params::compile(&schema).py(py)?,
+        params,
         effects: Effects {
-            mutates,
+            mutates: schema.is_mutable(),
             random: has("random"),
             ordered: has("ordered"),
             nondeterministic: has("nondeterministic"),
         },
+        fake: fake::of_schema(&schema),
         schema: Arc::new(schema),
-        fake,
         grad: GradSpec::Missing,
         pointwise: None,
         custom: true,
         tags: tags.into_iter().map(Arc::from).collect(),
         provenance: provenance(at),
     };
-    let registration = Registry::global().define(&name, def, replace).py(py)?;
-    crate::autocast::forget(registration.op());
-    let op = op_object(py, registration.op())?;
-    Ok((op, PyRegistration(Some(registration))))
+    let (definition, kernels) = Registry::global().define_whole(&name, def, parts, replace).py(py)?;
+    crate::autocast::forget(definition.op());
+    let op = op_object(py, definition.op())?;
+    let held = |r| PyRegistration(Some(r));
+    Ok((op, held(definition), kernels.into_iter().map(held).collect()))
 }
 
 fn full_name(schema: &Schema) -> PyResult<String> {
@@ -148,33 +187,10 @@ pub(crate) fn def_of(py: Python<'_>, op: OpHandle) -> PyResult<Arc<OpDef>> {
 
 /// Registers a Python function as a kernel of `name` for `slot` ("cpu", "cuda", "default", ...).
 #[pyfunction]
-#[pyo3(signature = (name, slot, func, at, *, when=None, contiguous=Vec::new(), out=false))]
-#[allow(clippy::too_many_arguments)] // Python's keywords
-pub fn register_kernel(
-    py: Python<'_>,
-    name: &str,
-    slot: &str,
-    func: &Bound<'_, PyAny>,
-    at: (String, String, u32, String),
-    when: Option<Bound<'_, PyAny>>,
-    contiguous: Vec<String>,
-    out: bool,
-) -> PyResult<PyRegistration> {
+pub fn register_kernel(py: Python<'_>, name: &str, kernel: KernelParts<'_>) -> PyResult<PyRegistration> {
     let op = lookup(py, name)?;
     let def = def_of(py, op)?;
-    let index = |arg: &String| {
-        def.params.index(arg).ok_or_else(|| PyValueError::new_err(format!("{op} has no argument '{arg}'")))
-    };
-    let role = if out { Role::Out } else { Role::Kernel };
-    // SAFETY: a live callable, lock held.
-    let kernel = unsafe { PyKernel::new(func.as_ptr(), &def.schema, role) };
-    let spec = KernelSpec {
-        slot: slot_of(slot)?,
-        kernel: Kernel::Object(Arc::new(kernel)),
-        provenance: provenance(at),
-        when: when.map(|w| Arc::new(PyPredicate::new(&w, &def.schema)) as _),
-        contiguous: contiguous.iter().map(index).collect::<PyResult<_>>()?,
-    };
+    let spec = kernel_spec(op.name(), &def.schema, &def.params, kernel)?;
     Ok(PyRegistration(Some(Registry::global().register_kernel(op, spec).py(py)?)))
 }
 
@@ -184,26 +200,10 @@ pub fn register_fake(py: Python<'_>, name: &str, func: Option<Bound<'_, PyAny>>)
     let op = lookup(py, name)?;
     let def = def_of(py, op)?;
     let fake = match &func {
-        // SAFETY: a live callable, lock held.
-        Some(f) => FakeRule::Object(Arc::new(unsafe { PyKernel::new(f.as_ptr(), &def.schema, Role::Fake) })),
+        Some(f) => fake_rule(f, &def.schema),
         None => Registry::global().original_fake(op),
     };
-    Registry::global().redefine(op, |d| copy(d, Some(fake), None)).py(py)
-}
-
-/// The definition with another fake rule or gradient.
-pub fn copy(d: &OpDef, fake: Option<FakeRule>, grad: Option<GradSpec>) -> OpDef {
-    OpDef {
-        schema: d.schema.clone(),
-        params: d.params.clone(),
-        effects: d.effects,
-        fake: fake.unwrap_or_else(|| d.fake.clone()),
-        grad: grad.unwrap_or_else(|| d.grad.clone()),
-        pointwise: d.pointwise.clone(),
-        custom: d.custom,
-        tags: d.tags.clone(),
-        provenance: d.provenance.clone(),
-    }
+    Registry::global().redefine(op, |d| d.with(Some(fake), None)).py(py)
 }
 
 /// The object of one overload alone; made once per overload and kept.

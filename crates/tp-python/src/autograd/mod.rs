@@ -9,7 +9,7 @@ mod rule;
 
 use crate::error::{self, IntoPyResult};
 use crate::hot::shell;
-use crate::ops::copy;
+
 use pyo3::prelude::*;
 use std::sync::Arc;
 use tp_autograd::GradOptions;
@@ -30,7 +30,7 @@ impl GradRegistration {
     fn undo(&self, py: Python<'_>) -> PyResult<()> {
         let put_back = |d: &OpDef| {
             let grad = if is_same(&d.grad, &self.own) { &self.before } else { &d.grad };
-            copy(d, None, Some(grad.clone()))
+            d.with(None, Some(grad.clone()))
         };
         match self.op.def() {
             Some(_) => Registry::global().redefine(self.op, put_back).py(py),
@@ -49,7 +49,7 @@ fn is_same(a: &GradSpec, b: &GradSpec) -> bool {
 
 fn register_spec(py: Python<'_>, op: OpHandle, spec: GradSpec) -> PyResult<GradRegistration> {
     let before = op.def().map(|d| d.grad.clone()).unwrap_or_default();
-    Registry::global().redefine(op, |d| copy(d, None, Some(spec.clone()))).py(py)?;
+    Registry::global().redefine(op, |d| d.with(None, Some(spec.clone()))).py(py)?;
     Ok(GradRegistration { op, before, own: spec })
 }
 
