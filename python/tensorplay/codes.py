@@ -377,6 +377,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "return tensors, numbers, strings, dtypes or devices",
     ),
     (
+        "TP4019",
+        "A fake rule wrote to a tensor that it did not make.",
+        "fill a buffer that the rule makes with empty or zeros, and leave real tensors alone",
+    ),
+    (
         "TP4101",
         "on_fallback='error' met a fallback.",
         "the reason says what to change, or use on_fallback='record'",

@@ -55,6 +55,12 @@ f = tp.library.custom_op("ex4016::f", lambda x: {"a": 1}, mutates_args=(), schem
 f.register_fake(lambda x: {"a": 1})
 tp.graph.capture(f, tp.ones((2,)))
 """,
+    "TP4019": """
+seen = tp.zeros((2,))
+f = tp.library.custom_op("ex4019::f", lambda x: x.clone(), mutates_args=())
+f.register_fake(lambda x: tp.empty_like(seen.copy_(x)))
+tp.compile(f)(tp.ones((2,)))
+""",
     "TP4101": """
 tp.compile(lambda x: tp.sum(x), backend="tvm", on_fallback="error")(tp.ones((2,)))
 """,
