@@ -245,8 +245,11 @@ def test_backward_to_some_inputs_alone() -> None:
     y.retain_grad()
     (y * y).sum().backward(inputs=[y])
     assert (y.grad.tolist(), x.grad.tolist()) == ([6.0], [2.0])
-    with pytest.raises(ArgumentError):
-        tp.autograd.backward((x * w).sum(), inputs=[])
+    for backward in (tp.autograd.backward, lambda y, inputs: y.backward(inputs=inputs)):
+        for empty in ([], ()):
+            with pytest.raises(ArgumentError, match="inputs is empty: name a tensor") as caught:
+                backward((x * w).sum(), inputs=empty)
+            assert caught.value.code == "TP3309"
     with pytest.raises(ArgumentError):
         (x * w).sum().backward(inputs=[3])  # type: ignore[list-item]
 
