@@ -46,6 +46,8 @@ pub struct Region {
     pub(crate) reads: Vec<ValueId>,
     pub(crate) writes: Vec<ValueId>,
     pub(crate) space: Space,
+    /// Ops that divide integers, in order, each with the program of its result alone.
+    pub(crate) dividers: Arc<[(String, Program)]>,
 }
 
 pub trait Backend: Send + Sync {
