@@ -9,6 +9,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use tp_dispatch::{Arg, Error, Result};
+use tp_kernels::draws::{self, Draws};
 use tp_tensor::{Device, Scalar, Tensor, dispatch_dtype};
 
 /// All elements in row-major order, wherever they are.
@@ -94,4 +95,35 @@ pub fn rng_state() -> (u64, u64) {
 #[pyfunction]
 pub fn set_rng_state(state: (u64, u64)) {
     tp_kernels::random::set_state(state.0, state.1);
+}
+
+/// What a stretch of a program drew: noted while it is recorded, given again while it is replayed.
+#[pyclass(module = "tensorplay._native")]
+#[derive(Default)]
+pub struct RandomDraws {
+    draws: Draws,
+    entered: Vec<draws::Entered>,
+}
+
+#[pymethods]
+impl RandomDraws {
+    #[new]
+    fn new() -> RandomDraws {
+        RandomDraws::default()
+    }
+
+    /// Notes what this thread draws, until `leave`.
+    fn record(&mut self) {
+        self.entered.push(self.draws.record());
+    }
+
+    /// Gives this thread the same draws again, until `leave`.
+    fn replay(&mut self) {
+        self.entered.push(self.draws.replay());
+    }
+
+    /// Ends the newest of both.
+    fn leave(&mut self) {
+        self.entered.pop();
+    }
 }
