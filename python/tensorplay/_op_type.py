@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tensorplay._native import Schema
+    from tensorplay._places import Place
     from tensorplay._record import Record
     from tensorplay.outcome import Provenance
 
@@ -123,6 +124,39 @@ def _repr_of(name: str) -> list[str]:
     return [f"  {label:<9}{text}" for label, text in rows]
 
 
+def _facts(name: str) -> dict[str, Any]:
+    """What is known of one overload, JSON-safe."""
+    info, record = _native.op_info(name), record_of(name)
+
+    def rule(kind: str, place: Place | None) -> dict[str, Any]:
+        return {"kind": kind, "location": str(place) if place else None}
+
+    return {
+        **schema_of(name).to_dict(),
+        "kind": record.kind if record and record.kind != "op" else "custom_op" if info["custom"] else "op",
+        "location": str(record.place) if record else f"{info['at'][1]}:{info['at'][2]}",
+        "tags": list(info["tags"]),
+        "effects": list(info["effects"]),
+        "kernels": {
+            slot: [kernel.to_dict() for kernel in found] for slot, found in _kernels_of(info).items()
+        },
+        "fake": rule(info["fake"], record.fake_place if record else None),
+        "autograd": rule(info["autograd"], record.autograd_place if record else None),
+        "has_vmap": record is not None and record.vmap is not None,
+    }
+
+
+def _to_dict(op: CustomOpDef) -> dict[str, Any]:
+    """The registrations of the op as a JSON-safe dict: schema, effects, kernels, rules and where each was written.
+
+    An op object with several overloads gives `{"name": ..., "overloads": [one dict each]}`.
+    """
+    found = _native.op_overloads(op)
+    if len(found) > 1:
+        return {"name": _name(op), "overloads": [_facts(name) for name in found]}
+    return _facts(full_name(op))
+
+
 def _repr(op: CustomOpDef) -> str:
     base = _native.op_name(op)
     overloads = _native.op_overloads(op)
@@ -214,6 +248,7 @@ _METHODS: dict[str, Any] = {
     "register_kernel": _op.register_kernel,
     "register_vmap": _op.register_vmap,
     "set_kernel_enabled": _op.set_kernel_enabled,
+    "to_dict": _to_dict,
 }
 _PROPERTIES = {
     "effects": _effects,

@@ -2,7 +2,7 @@
 //! tensors of that device converted first, on the tape and in captures, and the op itself runs with autocast off.
 //! Float64, integers and everything that is no tensor stay as they are.
 
-use crate::error::IntoPyResult;
+use crate::error::{IntoPyResult, guarded};
 use crate::types::DTypeArg;
 use parking_lot::RwLock;
 use pyo3::prelude::*;
@@ -166,20 +166,22 @@ fn autocast_policy(
     device: &str,
     dtype: Option<DTypeArg>,
 ) -> PyResult<Option<Py<PyAny>>> {
-    let op = Registry::global().lookup(name).py(py)?;
-    let at = usize::from(device == "cuda");
-    let mut all = POLICIES.write();
-    let schema = crate::ops::def_of(py, op)?.schema.clone();
-    let fresh = || (schema.clone(), Policies::default());
-    let (of, policies) = all.get_or_insert_default().entry(op.id()).or_insert_with(fresh);
-    if !Arc::ptr_eq(of, &schema) {
-        (*of, *policies) = fresh();
-    }
-    let before = std::mem::replace(&mut policies[at], dtype.map(|d| Target::Fixed(d.0)));
-    EPOCH.fetch_add(1, Ordering::Relaxed);
-    Ok(match before {
-        Some(Target::Fixed(d)) => Some(dtype_object(py, d)),
-        _ => None,
+    guarded(|| {
+        let op = Registry::global().lookup(name).py(py)?;
+        let at = usize::from(device == "cuda");
+        let mut all = POLICIES.write();
+        let schema = crate::ops::def_of(py, op)?.schema.clone();
+        let fresh = || (schema.clone(), Policies::default());
+        let (of, policies) = all.get_or_insert_default().entry(op.id()).or_insert_with(fresh);
+        if !Arc::ptr_eq(of, &schema) {
+            (*of, *policies) = fresh();
+        }
+        let before = std::mem::replace(&mut policies[at], dtype.map(|d| Target::Fixed(d.0)));
+        EPOCH.fetch_add(1, Ordering::Relaxed);
+        Ok(match before {
+            Some(Target::Fixed(d)) => Some(dtype_object(py, d)),
+            _ => None,
+        })
     })
 }
 
@@ -191,28 +193,34 @@ fn dtype_object(py: Python<'_>, d: DType) -> Py<PyAny> {
 /// Switches this thread's autocast for a device to a dtype, or off; returns a word for `autocast_restore`.
 #[pyfunction]
 fn autocast_switch(py: Python<'_>, device: &str, dtype: Option<DTypeArg>) -> PyResult<u32> {
-    let slot = match device {
-        "cpu" => 0,
-        "cuda" => 1,
-        _ => return Err(Error::value("TP3420", format!("no autocast for device '{device}'"))).py(py),
-    };
-    let place = dtype.and_then(|d| DType::ALL.into_iter().position(|x| x == d.0)).map_or(0, |i| i as u32 + 1);
-    let before = state::autocast();
-    let bytes = (before & !(0xff << (8 * slot))) & 0xffff | place << (8 * slot);
-    let epoch = u32::from(EPOCH.load(Ordering::Relaxed)) << 16;
-    Ok(state::set_autocast(if bytes == 0 { 0 } else { bytes | epoch }))
+    guarded(|| {
+        let slot = match device {
+            "cpu" => 0,
+            "cuda" => 1,
+            _ => return Err(Error::value("TP3420", format!("no autocast for device '{device}'"))).py(py),
+        };
+        let place =
+            dtype.and_then(|d| DType::ALL.into_iter().position(|x| x == d.0)).map_or(0, |i| i as u32 + 1);
+        let before = state::autocast();
+        let bytes = (before & !(0xff << (8 * slot))) & 0xffff | place << (8 * slot);
+        let epoch = u32::from(EPOCH.load(Ordering::Relaxed)) << 16;
+        Ok(state::set_autocast(if bytes == 0 { 0 } else { bytes | epoch }))
+    })
 }
 
 /// Sets this thread's autocast to what a word from `autocast_switch` says.
 #[pyfunction]
-fn autocast_restore(word: u32) {
-    state::set_autocast(word);
+fn autocast_restore(word: u32) -> PyResult<()> {
+    guarded(|| {
+        state::set_autocast(word);
+        Ok(())
+    })
 }
 
 /// The dtype that this thread casts to on a device, None while that is off.
 #[pyfunction]
-fn autocast_dtype(py: Python<'_>, device: &str) -> Option<Py<PyAny>> {
-    context(state::autocast(), usize::from(device == "cuda")).map(|d| dtype_object(py, d))
+fn autocast_dtype(py: Python<'_>, device: &str) -> PyResult<Option<Py<PyAny>>> {
+    guarded(|| Ok(context(state::autocast(), usize::from(device == "cuda")).map(|d| dtype_object(py, d))))
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

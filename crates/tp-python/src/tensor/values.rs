@@ -87,14 +87,17 @@ pub fn manual_seed(seed: u64) -> PyResult<()> {
 
 /// Seed and position of the generator: what `set_rng_state` needs to go on from here.
 #[pyfunction]
-pub fn rng_state() -> (u64, u64) {
-    tp_kernels::random::get_state()
+pub fn rng_state() -> PyResult<(u64, u64)> {
+    guarded(|| Ok(tp_kernels::random::get_state()))
 }
 
 /// Puts the generator where `rng_state` found it.
 #[pyfunction]
-pub fn set_rng_state(state: (u64, u64)) {
-    tp_kernels::random::set_state(state.0, state.1);
+pub fn set_rng_state(state: (u64, u64)) -> PyResult<()> {
+    guarded(|| {
+        tp_kernels::random::set_state(state.0, state.1);
+        Ok(())
+    })
 }
 
 /// What a stretch of a program drew: noted while it is recorded, given again while it is replayed.
@@ -108,22 +111,31 @@ pub struct RandomDraws {
 #[pymethods]
 impl RandomDraws {
     #[new]
-    fn new() -> RandomDraws {
-        RandomDraws::default()
+    fn new() -> PyResult<RandomDraws> {
+        guarded(|| Ok(RandomDraws::default()))
     }
 
     /// Notes what this thread draws, until `leave`.
-    fn record(&mut self) {
-        self.entered.push(self.draws.record());
+    fn record(&mut self) -> PyResult<()> {
+        guarded(|| {
+            self.entered.push(self.draws.record());
+            Ok(())
+        })
     }
 
     /// Gives this thread the same draws again, until `leave`.
-    fn replay(&mut self) {
-        self.entered.push(self.draws.replay());
+    fn replay(&mut self) -> PyResult<()> {
+        guarded(|| {
+            self.entered.push(self.draws.replay());
+            Ok(())
+        })
     }
 
     /// Ends the newest of both.
-    fn leave(&mut self) {
-        self.entered.pop();
+    fn leave(&mut self) -> PyResult<()> {
+        guarded(|| {
+            self.entered.pop();
+            Ok(())
+        })
     }
 }
