@@ -22,7 +22,14 @@ from tensorplay._verify.inputs import Case, capture_args
 from tensorplay._verify.isolate import check_fresh, check_protected
 from tensorplay._verify.report import Check, Tally, VerifyReport
 from tensorplay._verify.subject import Subject, subjects
-from tensorplay._verify.values import Accepted, Options, check_case, check_kernels, check_over_declared
+from tensorplay._verify.values import (
+    Accepted,
+    Options,
+    check_case,
+    check_effects_seen,
+    check_kernels,
+    check_over_declared,
+)
 from tensorplay.errors import ArgumentError, InvalidValueError, OpCheckError, RegistrationError
 
 __all__ = ["Check", "VerifyReport", "opcheck", "verify"]
@@ -150,6 +157,7 @@ def _run_checks(
     subject: Subject, accepted: list[Accepted], options: Options, values: Tally, graph: Tally, executor: Tally
 ) -> None:
     check_over_declared(subject, accepted, values)
+    check_effects_seen(subject, accepted, values)
     check_kernels(subject, accepted, options, values)
     check_gradients(subject, accepted, options.seed, values)
     check_batches(subject, accepted, options, values)
@@ -176,6 +184,7 @@ _TESTS = {
         "gradient against",
         "gradient in",
         "gradient is registered",
+        "second gradient",
     ),
 }
 _DEFAULT = tuple(_TESTS)
