@@ -118,11 +118,31 @@ def register_kernel(
         executor=executor,
         out=out,
     )
+    if lib is None and record is not None:
+        _warn_of_body(target, record, name, fn, slots(device_types))
     for part in parts:
         registration = _native.register_kernel(target, part)
         if lib is not None:
             lib.adopt(registration.undo)
     return fn
+
+
+def _warn_of_body(target: str, record: Record, name: str, fn: Any, wanted: tuple[str, ...]) -> None:
+    """Says that a kernel takes the place of the body of the op, which has the name "default" too."""
+    place = place_of(fn)
+    lost = [slot for slot in wanted if slot in record.devices] if name == "default" and record.body else []
+    if not lost or place.same_as(record.place):
+        return
+    here = record.place.provenance("default", "python")[:3]
+    standing = {slot for slot, at, _ in _native.op_info(target)["kernels"] if at[:3] == here}
+    if standing.isdisjoint(lost):
+        return
+    warnings.warn(
+        f"{target}: the kernel at {place} takes the place of the op's own body at {record.place} for "
+        f"{', '.join(map(repr, lost))}; pass name= to register_kernel to keep both",
+        UserWarning,
+        stacklevel=stack_level(),
+    )
 
 
 def kernel_parts(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tensorplay import _native, _op
 from tensorplay._native import CustomOpDef
 from tensorplay._record import full_name, record_of, schema_of
+from tensorplay.errors import RegistrationError
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
@@ -219,7 +220,14 @@ def get_op(name: str) -> CustomOpDef:
     """The op of that name, built-in or custom; RegistrationError when there is none."""
     found = _native.get_op(name)
     if found is None:
-        _native.op_info(name)  # raises with the closest name
+        try:
+            _native.op_info(name)  # raises with the closest name
+        except RegistrationError as error:
+            from tensorplay._waiting import notes_for
+
+            for note in notes_for(name):
+                error.add_note(note)
+            raise
         raise AssertionError(name)
     return found
 

@@ -10,11 +10,20 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorplay import _native, _op
+from tensorplay import _native, _op, ops
 from tensorplay._places import Place
 from tensorplay._record import Record
 
-__all__ = ["Pending", "defining", "is_defined", "put_back", "register_or_wait", "take", "waiting_for"]
+__all__ = [
+    "Pending",
+    "defining",
+    "is_defined",
+    "notes_for",
+    "put_back",
+    "register_or_wait",
+    "take",
+    "waiting",
+]
 
 # Held while it is decided whether an op is defined, and while it is defined: nothing is late for a definition.
 defining = threading.RLock()
@@ -40,6 +49,10 @@ class Pending:
     ) -> None:
         self.target, self.fn, self.place, self.slots = target, fn, place, tuple(slots)
         self.fake, self.lib, self.before = fake, lib, before
+
+    def __str__(self) -> str:
+        what = "the fake rule" if self.fake else f"the kernel for {', '.join(map(repr, self.slots))}"
+        return f"{what} at {self.place}"
 
     @property
     def alive(self) -> bool:
@@ -98,7 +111,16 @@ def put_back(name: str, pending: list[Pending]) -> None:
         _waiting[name] = pending + _waiting.get(name, [])
 
 
-def waiting_for(name: str | None = None) -> list[Pending]:
-    """What waits for that op, or for any."""
-    lists = list(_waiting.values()) if name is None else [_waiting.get(name, [])]
-    return [p for found in lists for p in found if p.alive]
+def waiting() -> dict[str, list[str]]:
+    """Kernels and fake rules that were registered for ops nobody has defined: op name to what waits, and its place."""
+    found = {name: [str(p) for p in pending if p.alive] for name, pending in list(_waiting.items())}
+    return {name: shown for name, shown in found.items() if shown}
+
+
+def notes_for(name: str, /) -> tuple[str, ...]:
+    """What an error about an undefined op says of registrations that wait for it."""
+    shown = waiting().get(name.removesuffix(".default"), [])
+    return tuple(f"{what} waits for its definition" for what in shown)
+
+
+ops._notes = notes_for

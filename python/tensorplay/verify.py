@@ -208,6 +208,12 @@ def opcheck(
     ``OpCheckError`` instead. ``test_utils`` picks tests by name; ``rtol`` and ``atol`` go together.
     """
     subject = _one_op(op)
+    if not isinstance(args, (tuple, list)):
+        raise ArgumentError(
+            f"opcheck takes the arguments of the call as a tuple, got {type(args).__name__}",
+            code="TP3907",
+            notes=("write opcheck(op, (x,)) for an op of one argument",),
+        )
     if (rtol is None) != (atol is None):
         given = "rtol" if atol is None else "atol"
         raise InvalidValueError(f"opcheck got {given} alone: give rtol and atol, or neither", code="TP3905")

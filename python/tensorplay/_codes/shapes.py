@@ -64,6 +64,7 @@ tp.from_numpy(np.zeros(4, dtype="u1,f4")["f1"])
 x = tp.ones((4,))
 tp.save("/nonexistent/x.safetensors", {"whole": x, "part": x[:2]})
 """,
+    "TP1165": 'tp.save({"x": tp.ones((2,))}, "x.safetensors")',
     "TP1164": """
 import tempfile, pathlib
 
