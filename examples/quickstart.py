@@ -41,7 +41,6 @@ def save_inputs(ctx, inputs, output):
     ctx.save_for_backward(x)
 
 
-@gated.register_autograd
 def gated_backward(ctx, grad):
     """d/dx x*s(ax) = s + a*x*s*(1-s), with s = sigmoid(a*x)."""
     (x,) = ctx.saved_tensors
@@ -178,10 +177,19 @@ def section(title: str) -> None:
     print(f"\n== {title} ".ljust(100, "="))
 
 
+def positive(text: str) -> int:
+    """A number of steps; the error says what it must be."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--backend", default="tvm")
+    parser.add_argument("--steps", type=positive, default=400, help="training steps of each run, 1 or more")
+    parser.add_argument(
+        "--backend", default="tvm", choices=tp.backends.names(), help="who compiles the training step"
+    )
     options = parser.parse_args()
 
     section("the operator")

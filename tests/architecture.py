@@ -211,3 +211,15 @@ def reexport_violations(path: str, text: str) -> list[str]:
                 continue
         found.append(f"{path}:{node.lineno}: __init__ only re-exports")
     return found
+
+
+_ENTRY = re.compile(r"^#\[pyfunction\][^{]*?\bfn (\w+)[^{]*\{\s*(.*)", re.M)
+_METHODS = re.compile(r"^#\[pymethods\]\nimpl .*?^\}", re.M | re.S)
+_METHOD = re.compile(r"^    (?:pub )?fn (\w+)[^{]*\{\s*(.*)", re.M)
+
+
+def unguarded_functions(text: str) -> list[str]:
+    """Functions and methods that Python calls through PyO3 and whose body does not run under `guarded`."""
+    entries = _ENTRY.findall(text)
+    entries += [found for block in _METHODS.findall(text) for found in _METHOD.findall(block)]
+    return [name for name, body in entries if not body.startswith("guarded(")]

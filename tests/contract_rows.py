@@ -130,7 +130,7 @@ ROWS: tuple[Row, ...] = tuple(
 5.7  | declared ranges                 | RUNS::test_a_size_outside_of_its_range_is_an_error_of_the_run, RUNS::test_outputs_that_share_a_size_agree, SIZES::test_verify_and_opcheck_know_such_sizes
 5.8  | fake contexts of threads        | SIZES::test_threads_keep_their_contexts_apart, SIZES::test_a_context_does_not_cross_threads
 5.9  | a wrong rule                    | CONTRACT::test_a_captured_run_holds_the_kernel_to_its_fake_rule, FAULTS::test_a_fake_rule_with_other_strides_is_found, FAULTS::test_a_fake_rule_with_another_shape_or_dtype_is_found
-5.10 | real tensors among fakes        | library/test_rows.py::test_a_real_tensor_beside_one_without_data, HOSTILE::test_cpu_and_meta_do_not_mix, HOSTILE::test_what_may_mix | calls are refused; a fake rule still reads and writes the real tensors of its closure
+5.10 | real tensors among fakes        | library/test_rows.py::test_a_real_tensor_beside_one_without_data, HOSTILE::test_cpu_and_meta_do_not_mix, HOSTILE::test_what_may_mix
 6.1  | setup_context                   | RULES::test_setup_context_gets_keywords, library/test_rows.py::test_setup_context_is_called_only_when_needed
 6.2  | what backward gets              | library/test_rows.py::test_backward_gets_one_gradient_per_output
 6.3  | how many gradients              | RULES::test_the_number_of_gradients

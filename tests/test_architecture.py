@@ -50,6 +50,49 @@ def test_nothing_is_left_unfinished_and_every_module_introduces_itself() -> None
     assert violations(rules.prose_violations, ".rs", ".py") == ""
 
 
+def test_every_function_of_the_extension_turns_a_panic_into_our_error() -> None:
+    """B8: PyO3 would raise its own BaseException; `error::guarded` raises InternalError, as every other door does."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (ROOT / "crates/tp-python/src").rglob("*.rs")
+        for name in rules.unguarded_functions(path.read_text())
+    ]
+    assert found == []
+
+
+def test_an_unguarded_function_is_found() -> None:
+    text = """
+#[pyfunction]
+#[pyo3(signature = (a=None))]
+pub fn good(a: Option<(u8, u8)>) -> PyResult<()> {
+    guarded(|| Ok(()))
+}
+
+#[pyfunction]
+fn bad(n: u8) -> u8 {
+    n
+}
+
+#[pymethods]
+impl Thing {
+    #[new]
+    fn new() -> Thing {
+        Thing
+    }
+
+    #[getter]
+    fn name(&self) -> PyResult<&str> {
+        guarded(|| {
+            Ok("n")
+        })
+    }
+}
+
+fn helper() {}
+"""
+    assert rules.unguarded_functions(text) == ["bad", "new"]
+
+
 def test_python_layers_point_downward() -> None:
     result = lint_imports(ROOT / "pyproject.toml", ROOT / "python")
     assert result.returncode == 0, result.stdout + result.stderr

@@ -132,8 +132,9 @@ def test_readme_shows_what_its_example_prints(folder: Path) -> None:
     check_output(README, folder)
 
 
-def test_capture_page_runs_and_shows_what_it_prints(folder: Path) -> None:
-    check_output(ROOT / "docs" / "capture.md", folder)
+@pytest.mark.parametrize("page", ["capture.md", "torch-library.md"])
+def test_a_page_runs_and_shows_what_it_prints(page: str, folder: Path) -> None:
+    check_output(ROOT / "docs" / page, folder)
 
 
 def test_a_block_that_prints_something_else_is_noticed(tmp_path: Path) -> None:

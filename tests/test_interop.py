@@ -271,3 +271,50 @@ def test_a_foreign_array_as_an_argument_shows_the_way() -> None:
     with pytest.raises(ArgumentError) as caught:
         tp.exp(np.ones(2))
     assert any("tensorplay.from_dlpack(x)" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("back", ["array", "own", "dlpack", "owned"])
+def test_a_write_through_shared_memory_is_seen_by_what_was_saved(back: str) -> None:
+    """7.1, A12: tensors over the same bytes count each other's writes, however they came to share them."""
+    if back in ("own", "owned"):
+        a = tp.zeros([6 if back == "own" else 6000]) + 2.0
+        b = tp.from_numpy(a.numpy()[1:])
+    elif back == "dlpack":
+        array = np.full(6, 2.0, np.float32)
+        a, b = tp.from_dlpack(array), tp.from_numpy(array[3:])
+    else:
+        array = np.full(6, 2.0, np.float32)
+        a, b = tp.from_numpy(array), tp.from_numpy(array[3:])
+    apart = tp.from_numpy(np.zeros(6, np.float32))
+    for saved, written in ((a, b), (b, a), (a[-2:], b)):
+        w = tp.ones(saved.shape).requires_grad_()
+        y = (w * saved).sum()
+        before, untouched = saved._version, apart._version
+        written[-1:].add_(1.0)
+        assert saved._version > before
+        assert apart._version == untouched
+        with pytest.raises(AutogradError, match="version") as caught:
+            y.backward()
+        assert caught.value.code == "TP3003"
+    w = tp.ones(a.shape).requires_grad_()
+    y = (w * a).sum()
+    b.sum()
+    y.backward()
+    assert w.grad.tolist() == a.tolist()
+
+
+def test_memory_that_was_shared_and_given_back_is_counted_no_longer() -> None:
+    """7.1: storages come and go in any order; a write finds those that are there."""
+    base = np.zeros(1 << 12, np.float32)
+    kept = tp.from_numpy(base)
+    for i in range(200):
+        t = tp.ones([64])
+        view = tp.from_numpy(t.numpy())
+        if i % 2:
+            del t
+            view.add_(1.0)
+        else:
+            del view
+            t.add_(1.0)
+        tp.from_numpy(base[i : i + 3]).add_(1.0)
+    assert kept._version == 200

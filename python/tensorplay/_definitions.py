@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 import re
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, overload
 
-from tensorplay import _native, _op, ops
+from tensorplay import _native, _op, _waiting, ops
 from tensorplay._infer import infer_schema, mutated_names
 from tensorplay._native import CustomOpDef, Schema
 from tensorplay._places import caller, place_of, stack_level
@@ -25,22 +24,16 @@ from tensorplay._record import (
     labels,
     layouts,
     record_of,
-    require_device,
     schema_of,
     slots,
 )
 from tensorplay.errors import ArgumentError, RegistrationError, SchemaError, UnsupportedError
 
-__all__ = ["custom_op", "define", "define_record", "when_defined"]
+__all__ = ["custom_op", "define", "define_record"]
 
-# What is there is looked at and replaced in one step.
-_defining = threading.RLock()
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
 _RESERVED = frozenset({"tp", "tensorplay", "prim"})
 _EFFECTS = ("random", "ordered")
-
-# Registrations for ops that are not defined yet, by full name.
-_waiting: dict[str, list[Callable[[], None]]] = {}
 
 
 @overload
@@ -113,13 +106,10 @@ def custom_op(
         raise ArgumentError(f"custom_op needs a function, got {type(fn).__name__}", code="TP1316")
     parsed = op_schema(name, fn, mutates_args, schema, labels(tags, None, "tag"))
     record = Record(place_of(fn), "custom_op", fn, slots(device_types), layouts(layout, parsed))
-    if record.devices != ("default",):
-        require_device(parsed)
+    body = _op.kernel_parts(parsed, record.layout, record.devices, fn)
     op, _ = define_record(
-        parsed, record, _effects(effects, deterministic), labels(tags, None, "tag"), override
+        parsed, record, _effects(effects, deterministic), labels(tags, None, "tag"), override, kernels=body
     )
-    for slot in record.devices:
-        _op.register_kernel(name, slot, fn)
     document(op, fn)
     return op
 
@@ -195,17 +185,46 @@ def _without_keyword_tensors(schema: Schema, tags: Sequence[str]) -> Schema:
 
 
 def define_record(
-    schema: Schema, record: Record, effects: Sequence[str], tags: Sequence[str], override: bool
+    schema: Schema,
+    record: Record,
+    effects: Sequence[str],
+    tags: Sequence[str],
+    override: bool,
+    *,
+    kernels: Sequence[_native.KernelParts] = (),
+    fake: Callable[..., Any] | None = None,
 ) -> tuple[CustomOpDef, _native.Registration]:
-    """Enters a definition into the registry, replacing the one from the same place; see `_replaces`."""
+    """Enters a definition into the registry, replacing the one from the same place; see `_replaces`.
+
+    Its kernels and its fake rule, and what waits for it, come into force in the same step: a call on another thread
+    meets the op as it was, or as it will be.
+    """
     name = f"{schema.name}.{schema.overload}" if schema.overload else schema.name
     at = record.place.provenance("definition", "python")
-    with _defining:
+    with _waiting.defining:
         changes = _replaces(name, schema, record, effects, tags, override)
-        op, registration = _native.define_op(
-            str(schema), at, effects=list(effects), tags=list(tags), replace=changes is not None
-        )
+        waiting = _waiting.take(name)
+        parts = _parts_of(name, waiting, schema, record)
+        rules = [fake, *(p.fn for p in waiting if p.fake)]
+        try:
+            op, registration, registered = _native.define_op(
+                str(schema),
+                at,
+                effects=list(effects),
+                tags=list(tags),
+                kernels=[*kernels, *(k for own in parts for k in own)],
+                fake=rules[-1],
+                replace=changes is not None,
+            )
+        except BaseException:
+            _waiting.put_back(name, waiting)
+            raise
         keep_record(op, name, record)
+        if fake is not None:
+            _op.keep_fake(name, record, fake, None)
+        del registered[: len(kernels)]
+        for pending, own in zip(waiting, parts, strict=True):
+            pending.adopted(record, [registered.pop(0) for _ in own])
     if changes is not None and not override:
         what = "; ".join(changes) or "nothing in its contract changed"
         warnings.warn(
@@ -213,30 +232,28 @@ def define_record(
             UserWarning,
             stacklevel=stack_level(),
         )
-    _register_waiting(op, name, record, registration)
     return op, registration
 
 
-def _register_waiting(op: CustomOpDef, name: str, record: Record, registration: _native.Registration) -> None:
-    """Registers what was waiting for the op. Where one does not fit, the op is not defined and the others wait on."""
-    waiting = _waiting.pop(name, [])
-    for i, register in enumerate(waiting):
+def _parts_of(
+    name: str, waiting: list[_waiting.Pending], schema: Schema, record: Record
+) -> list[list[_native.KernelParts]]:
+    """The kernels that wait for the op. Where one does not fit, the op is not defined and the others wait on."""
+    parts = []
+    for i, pending in enumerate(waiting):
         try:
-            register()
+            parts.append(pending.parts(schema, record))
         except BaseException:
-            registration.undo()
-            forget_record(op, record)
-            rest = waiting[:i] + waiting[i + 1 :]
-            if rest:
-                _waiting[name] = rest
+            _waiting.put_back(name, waiting[:i] + waiting[i + 1 :])
             raise
+    return parts
 
 
 def _replaces(
     name: str, schema: Schema, record: Record, effects: Sequence[str], tags: Sequence[str], override: bool
 ) -> list[str] | None:
     """What differs from the definition that is replaced; None when there is none. Another place is an error."""
-    if not _is_defined(name):
+    if not _waiting.is_defined(name):
         return None
     before = record_of(name)
     info = _native.op_info(name)
@@ -253,11 +270,6 @@ def _replaces(
             "choose another name, or pass override=True",
         ),
     )
-
-
-def _is_defined(name: str) -> bool:
-    op = _native.get_op(name)
-    return op is not None and name in _native.op_overloads(op)
 
 
 def _changes(
@@ -321,11 +333,3 @@ def _undefine(op: CustomOpDef, record: Record, registration: _native.Registratio
     forget_record(op, record)
     if not _native.op_overloads(op):
         ops._forget(_native.op_name(op))
-
-
-def when_defined(name: str, register: Callable[[], None]) -> None:
-    """Runs `register` now if the op is defined, else once it is."""
-    if _is_defined(name):
-        register()
-    else:
-        _waiting.setdefault(name, []).append(register)

@@ -149,8 +149,8 @@ def _op() -> _native.CustomOpDef:
 @functools.cache
 def _define_op() -> _native.CustomOpDef:
     at = ("default", __file__, 1, "python")
-    op, _ = _native.define_op(f"{_OP}(Any call, Tensor[] tensors) -> Tensor[]", at)
-    _native.register_kernel(_OP, "default", _forward, at)
+    op, *_ = _native.define_op(f"{_OP}(Any call, Tensor[] tensors) -> Tensor[]", at)
+    _native.register_kernel(_OP, ("default", _forward, at, None, (), False))
     _native.register_fake(_OP, _forward)
     _native.register_autograd(_OP, _backward, _setup)
     return op

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
-from tensorplay import _definitions, _native, _op
+from tensorplay import _definitions, _native, _op, _waiting
 from tensorplay._native import CustomOpDef
-from tensorplay._places import Place, caller, stack_level
+from tensorplay._places import Place, caller, place_of, stack_level
 from tensorplay._record import full_name
 from tensorplay.errors import RegistrationError, SchemaError
 
@@ -69,6 +69,11 @@ class Library:
     def _destroy(self) -> None:
         """Takes back everything defined and registered here. Ops kept elsewhere raise when they are called."""
         self._end()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was not destroyed yet."""
+        return self._end.alive
 
     def adopt(self, undo: Callable[[], None]) -> None:
         """Runs `undo` when the library ends; the last one adopted comes first."""
@@ -134,19 +139,18 @@ class Library:
                 code="TP1335",
             )
         self._implemented.add((target, slot))
-        _definitions.when_defined(target, lambda: self._register(target, slot, fn, allow_override))
+        _waiting.register_or_wait(
+            _waiting.Pending(
+                target,
+                fn,
+                place_of(fn),
+                slots=(slot,),
+                fake=slot == "meta",
+                lib=self,
+                before=functools.partial(_warn_once, target, slot) if allow_override else None,
+            )
+        )
         return fn
-
-    def _register(self, target: str, slot: str, fn: Callable[..., Any], allow_override: bool) -> None:
-        if not self._end.alive:
-            return
-        if allow_override:
-            _warn_once(target, slot)
-        if slot == "meta":
-            _op.register_fake(target, fn, lib=self)
-            return
-        # The kernel whose place it takes comes back when the library ends.
-        _op.register_kernel(target, slot, fn, lib=self)
 
     def _qualified(self, text: str) -> str:
         head = text.split("(")[0]
@@ -200,5 +204,5 @@ def impl(
     keys = [types] if types is None or isinstance(types, str) else list(types)
     devices = [_op.kernel_slot(key) for key in keys]
     target = full_name(qualname)
-    _definitions.when_defined(target, lambda: _op.register_kernel(target, devices, func, lib=lib) and None)
+    _waiting.register_or_wait(_waiting.Pending(target, func, place_of(func), slots=devices, lib=lib))
     return func

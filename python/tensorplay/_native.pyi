@@ -3,7 +3,7 @@
 import builtins as _b
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, Protocol, final, overload
+from typing import Any, Protocol, TypeAlias, final, overload
 
 from tensorplay._sizes import *  # noqa: F403
 from tensorplay.graph import Node
@@ -11,6 +11,10 @@ from tensorplay.outcome import CallEvent, Capability, Explanation, Provenance, R
 
 _Number = _b.bool | int | float
 _At = tuple[str, str, int, str]
+# Slot, function, where it is from, predicate, arguments that must be contiguous, whether it fills what is passed in.
+KernelParts: TypeAlias = tuple[
+    str, Callable[..., Any], _At, Callable[..., _b.bool] | None, Sequence[str], _b.bool
+]
 
 __version__: str
 
@@ -224,6 +228,7 @@ class Schema:
     @property
     def mutated(self) -> list[str]: ...
     def is_backward_compatible_with(self, old: Schema) -> _b.bool: ...
+    def to_dict(self) -> dict[str, Any]: ...
 
 class Builtin(Protocol):
     __name__: str
@@ -254,6 +259,7 @@ class CustomOpDef:
     @property
     def is_triton_op(self) -> _b.bool: ...
     def overloads(self) -> list[str]: ...
+    def to_dict(self) -> dict[str, Any]: ...
     def register_kernel(
         self,
         device_types: str | Iterable[str] | None = None,
@@ -303,18 +309,11 @@ def define_op(
     *,
     effects: Sequence[str] = ...,
     tags: Sequence[str] = ...,
+    kernels: Sequence[KernelParts] = ...,
+    fake: Callable[..., Any] | None = None,
     replace: _b.bool = False,
-) -> tuple[CustomOpDef, Registration]: ...
-def register_kernel(
-    name: str,
-    slot: str,
-    func: Callable[..., Any],
-    at: _At,
-    *,
-    when: Callable[..., _b.bool] | None = None,
-    contiguous: Sequence[str] = ...,
-    out: _b.bool = False,
-) -> Registration: ...
+) -> tuple[CustomOpDef, Registration, list[Registration]]: ...
+def register_kernel(name: str, kernel: KernelParts) -> Registration: ...
 def register_fake(name: str, func: Callable[..., Any] | None) -> None: ...
 def kernel_handle(name: str, slot: str, kernel: str | None) -> KernelHandle | None: ...
 def kernel_function(name: str, slot: str, kernel: str | None = None) -> Callable[..., Any] | None: ...
@@ -351,6 +350,12 @@ def autocast_dtype(device: str) -> dtype | None: ...
 def manual_seed(seed: int) -> None: ...
 def rng_state() -> tuple[int, int]: ...
 def set_rng_state(state: tuple[int, int]) -> None: ...
+
+@final
+class RandomDraws:
+    def record(self) -> None: ...
+    def replay(self) -> None: ...
+    def leave(self) -> None: ...
 
 # --- differentiation ---
 @final

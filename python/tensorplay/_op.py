@@ -11,6 +11,7 @@ import threading
 import warnings
 
 from tensorplay import _native
+from tensorplay._layout import contiguous_gradients, with_layout
 from tensorplay._native import CustomOpDef
 from tensorplay._places import place_of, stack_level
 from tensorplay._record import (
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
     class Lifetime(Protocol):
         """What a registration may be tied to: a `Library`."""
+
+        @property
+        def alive(self) -> bool:
+            """Whether it was not destroyed yet."""
 
         def adopt(self, undo: Callable[[], None]) -> None:
             """Runs `undo` when the library is destroyed."""
@@ -101,7 +106,58 @@ def register_kernel(
             op, device_types, f, name=name, when=when, layout=layout, executor=executor, out=out, lib=lib
         )
     target = full_name(op)
-    schema = schema_of(target)
+    record = record_of(target)
+    parts = kernel_parts(
+        schema_of(target),
+        record.layout if record else {},
+        slots(device_types),
+        fn,
+        name=name,
+        when=when,
+        layout=layout,
+        executor=executor,
+        out=out,
+    )
+    if lib is None and record is not None:
+        _warn_of_body(target, record, name, fn, slots(device_types))
+    for part in parts:
+        registration = _native.register_kernel(target, part)
+        if lib is not None:
+            lib.adopt(registration.undo)
+    return fn
+
+
+def _warn_of_body(target: str, record: Record, name: str, fn: Any, wanted: tuple[str, ...]) -> None:
+    """Says that a kernel takes the place of the body of the op, which has the name "default" too."""
+    place = place_of(fn)
+    lost = [slot for slot in wanted if slot in record.devices] if name == "default" and record.body else []
+    if not lost or place.same_as(record.place):
+        return
+    here = record.place.provenance("default", "python")[:3]
+    standing = {slot for slot, at, _ in _native.op_info(target)["kernels"] if at[:3] == here}
+    if standing.isdisjoint(lost):
+        return
+    warnings.warn(
+        f"{target}: the kernel at {place} takes the place of the op's own body at {record.place} for "
+        f"{', '.join(map(repr, lost))}; pass name= to register_kernel to keep both",
+        UserWarning,
+        stacklevel=stack_level(),
+    )
+
+
+def kernel_parts(
+    schema: _native.Schema,
+    op_layout: Mapping[str, str],
+    wanted: tuple[str, ...],
+    fn: Any,
+    *,
+    name: str = "default",
+    when: Callable[..., bool] | None = None,
+    layout: Mapping[str, str] | None = None,
+    executor: str = "python",
+    out: bool = False,
+) -> list[_native.KernelParts]:
+    """`fn` as the registry takes it, once per slot; SchemaError where it cannot be called with those arguments."""
     _require_callable(fn, "a kernel")
     if when is not None:
         _require_callable(when, "when=")
@@ -109,63 +165,17 @@ def register_kernel(
     if not isinstance(name, str):
         raise ArgumentError(f"the name of a kernel is a string, got {type(name).__name__}", code="TP1322")
     check_accepts(fn, schema, names=False, what="the kernel", extra=("out",) if out else ())
-    wanted = slots(device_types)
     if wanted != ("default",):
         require_device(schema)
-    contiguous = [arg for arg, wanted in layouts(layout, schema).items() if wanted == "contiguous"]
-    record = record_of(target)
-    function = with_layout(fn, schema, record.layout if record else {})
+    contiguous = [arg for arg, how in layouts(layout, schema).items() if how == "contiguous"]
+    function = with_layout(fn, schema, op_layout)
     at = place_of(fn).provenance(name, executor)
-    for slot in wanted:
-        registration = _native.register_kernel(
-            target, slot, function, at, when=when, contiguous=contiguous, out=out
-        )
-        if lib is not None:
-            lib.adopt(registration.undo)
-    return fn
+    return [(slot, function, at, when, contiguous, out) for slot in wanted]
 
 
 def _require_callable(fn: Any, what: str) -> None:
     if not callable(fn):
         raise ArgumentError(f"{what} must be callable, got {type(fn).__name__}", code="TP1316")
-
-
-def with_layout(
-    fn: Callable[..., Any], schema: _native.Schema, layout: Mapping[str, str]
-) -> Callable[..., Any]:
-    """`fn` behind the op's layout promise: arguments declared contiguous arrive contiguous, or the call is refused."""
-    wanted = {name for name, how in layout.items() if how == "contiguous"}
-    if not wanted:
-        return fn
-    arguments = schema.arguments
-    positions = [(i, a["name"], a["mutated"]) for i, a in enumerate(arguments) if a["name"] in wanted]
-    written = {name: mutated for _, name, mutated in positions}
-
-    @functools.wraps(fn)
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        values = list(args)
-        for i, name, mutated in positions:
-            if i < len(values):
-                values[i] = _contiguous(values[i], name, mutated)
-        for name in wanted & kwargs.keys():
-            kwargs[name] = _contiguous(kwargs[name], name, written[name])
-        return fn(*values, **kwargs)
-
-    return kernel
-
-
-def _contiguous(value: Any, name: str, mutated: bool) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_contiguous(v, name, mutated) for v in value]
-    if value is None or value.is_contiguous():
-        return value
-    if mutated:
-        raise ArgumentError(
-            f"argument {name!r} must be contiguous, got strides {value.stride()}",
-            code="TP1317",
-            notes=("the op writes to it, so that no copy can stand in: pass a contiguous tensor",),
-        )
-    return value.contiguous()
 
 
 def register_fake(
@@ -199,17 +209,27 @@ def register_fake(
                 f"{target} has no Python body to make a fake rule from", code="TP1319", op=target
             )
     else:
-        _require_callable(fn, "a fake rule")
-        check_accepts(fn, schema_of(target), names=False, what="the fake rule")
+        require_fake(fn, schema_of(target))
     assert rule is not None
+    keep_fake(target, record, rule, lib)
+    _native.register_fake(target, rule)
+    return fn
+
+
+def require_fake(fn: Any, schema: _native.Schema) -> None:
+    """Refuses what cannot be the fake rule of that schema."""
+    _require_callable(fn, "a fake rule")
+    check_accepts(fn, schema, names=False, what="the fake rule")
+
+
+def keep_fake(target: str, record: Record, rule: Callable[..., Any], lib: Lifetime | None) -> None:
+    """Notes the rule in force, and ties it to the life of a library."""
     entry = (rule, place_of(rule))
     if lib is None:
         record.fakes[:] = [entry]
     else:
         lib.adopt(functools.partial(_drop_fake, target, record, entry))
         record.fakes.append(entry)
-    _native.register_fake(target, rule)
-    return fn
 
 
 def _drop_fake(target: str, record: Record, entry: tuple[Callable[..., Any], Any]) -> None:
@@ -262,7 +282,7 @@ def register_autograd(
         )
     grads = tuple(f"grad{i}" for i in range(len(schema.returns))) if len(schema.returns) > 1 else ("grad",)
     check_binds(backward, schema, "backward", "ctx", *grads)
-    rule = _contiguous_gradients(backward) if "contiguous" in record.layout.values() else backward
+    rule = contiguous_gradients(backward) if "contiguous" in record.layout.values() else backward
     if setup_context is None:
         registration = _native.register_autograd(target, rule)
     else:
@@ -291,16 +311,6 @@ def _adopt_rule(
             record.backward, record.setup_context, record.autograd_place = previous
 
     lib.adopt(undo)
-
-
-def _contiguous_gradients(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of an op that asked for contiguous arguments gets contiguous gradients too."""
-
-    @functools.wraps(backward)
-    def rule(ctx: Any, *grads: Any) -> Any:
-        return backward(ctx, *[_contiguous(g, "grad", False) for g in grads])
-
-    return rule
 
 
 def register_vmap(op: Op, fn: Any = _MISSING, /, *, lib: Lifetime | None = None) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tensorplay import _native, _op
 from tensorplay._native import CustomOpDef
 from tensorplay._record import full_name, record_of, schema_of
+from tensorplay.errors import RegistrationError
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tensorplay._native import Schema
+    from tensorplay._places import Place
     from tensorplay._record import Record
     from tensorplay.outcome import Provenance
 
@@ -123,6 +125,39 @@ def _repr_of(name: str) -> list[str]:
     return [f"  {label:<9}{text}" for label, text in rows]
 
 
+def _facts(name: str) -> dict[str, Any]:
+    """What is known of one overload, JSON-safe."""
+    info, record = _native.op_info(name), record_of(name)
+
+    def rule(kind: str, place: Place | None) -> dict[str, Any]:
+        return {"kind": kind, "location": str(place) if place else None}
+
+    return {
+        **schema_of(name).to_dict(),
+        "kind": record.kind if record and record.kind != "op" else "custom_op" if info["custom"] else "op",
+        "location": str(record.place) if record else f"{info['at'][1]}:{info['at'][2]}",
+        "tags": list(info["tags"]),
+        "effects": list(info["effects"]),
+        "kernels": {
+            slot: [kernel.to_dict() for kernel in found] for slot, found in _kernels_of(info).items()
+        },
+        "fake": rule(info["fake"], record.fake_place if record else None),
+        "autograd": rule(info["autograd"], record.autograd_place if record else None),
+        "has_vmap": record is not None and record.vmap is not None,
+    }
+
+
+def _to_dict(op: CustomOpDef) -> dict[str, Any]:
+    """The registrations of the op as a JSON-safe dict: schema, effects, kernels, rules and where each was written.
+
+    An op object with several overloads gives `{"name": ..., "overloads": [one dict each]}`.
+    """
+    found = _native.op_overloads(op)
+    if len(found) > 1:
+        return {"name": _name(op), "overloads": [_facts(name) for name in found]}
+    return _facts(full_name(op))
+
+
 def _repr(op: CustomOpDef) -> str:
     base = _native.op_name(op)
     overloads = _native.op_overloads(op)
@@ -185,7 +220,14 @@ def get_op(name: str) -> CustomOpDef:
     """The op of that name, built-in or custom; RegistrationError when there is none."""
     found = _native.get_op(name)
     if found is None:
-        _native.op_info(name)  # raises with the closest name
+        try:
+            _native.op_info(name)  # raises with the closest name
+        except RegistrationError as error:
+            from tensorplay._waiting import notes_for
+
+            for note in notes_for(name):
+                error.add_note(note)
+            raise
         raise AssertionError(name)
     return found
 
@@ -214,6 +256,7 @@ _METHODS: dict[str, Any] = {
     "register_kernel": _op.register_kernel,
     "register_vmap": _op.register_vmap,
     "set_kernel_enabled": _op.set_kernel_enabled,
+    "to_dict": _to_dict,
 }
 _PROPERTIES = {
     "effects": _effects,

@@ -44,7 +44,7 @@ class _Segment:
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.fn, self.args, self.kwargs = fn, args, kwargs
         self.versions = [(t, t._version) for t in flatten((args, kwargs))[0] if isinstance(t, Tensor)]
-        self.random: tuple[int, int] | None = None
+        self.random: _native.RandomDraws | None = None
         self.specs: list[tuple[Any, Any]] = []
         self.again: dict[int, Tensor] = {}
 
@@ -74,9 +74,8 @@ class _Segment:
             found.append(t)
             return t
 
-        now = _native.rng_state()
         if self.random is not None:
-            _native.set_rng_state(self.random)
+            self.random.replay()
         before = _set(True)
         try:
             with saved_tensors_hooks(keep, _same):
@@ -84,7 +83,7 @@ class _Segment:
         finally:
             _set(before)
             if self.random is not None:
-                _native.set_rng_state(now)
+                self.random.leave()
         specs = [(t.shape, t.dtype) for t in found]
         if specs != self.specs:
             raise ContractError(
@@ -106,15 +105,21 @@ def checkpoint(fn: Callable[..., Any], *args: Any, preserve_rng_state: bool = Tr
     """`fn(*args, **kwargs)`, which keeps nothing for backward but its arguments: backward runs `fn` again.
 
     Gradients reach the arguments and whatever `fn` reads, of any order. `fn` must do the same each time; with
-    `preserve_rng_state` it draws the same random numbers. ContractError when it saves other tensors the second time.
+    `preserve_rng_state` it draws the same random numbers, whatever other threads draw, and the sequence of the process
+    goes on as if it had run once. ContractError when it saves other tensors the second time.
     """
     if not is_grad_enabled():
         return fn(*args, **kwargs)
     segment = _Segment(fn, args, kwargs)
-    if preserve_rng_state:
-        segment.random = _native.rng_state()
     with saved_tensors_hooks(segment.pack, segment.unpack):
-        return fn(*args, **kwargs)
+        if not preserve_rng_state:
+            return fn(*args, **kwargs)
+        segment.random = _native.RandomDraws()
+        segment.random.record()
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            segment.random.leave()
 
 
 class _Once(Function):

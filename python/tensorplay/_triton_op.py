@@ -14,7 +14,7 @@ from tensorplay import _native
 from tensorplay._definitions import check_name, define_record, document, op_schema
 from tensorplay._jit import is_kernel, kernel_name
 from tensorplay._native import CustomOpDef
-from tensorplay._op import register_fake, register_kernel
+from tensorplay._op import kernel_parts
 from tensorplay._places import place_of
 from tensorplay._record import Record, labels, layouts
 from tensorplay.backends import base
@@ -80,13 +80,19 @@ def triton_op(
         )
     parsed = op_schema(name, fn, mutates_args, schema, labels(tags, None, "tag"))
     record = Record(place_of(fn), "triton_op", fn, ("cuda",), layouts(layout, parsed))
+    kernels = [
+        *kernel_parts(parsed, record.layout, ("cuda",), fn, executor="triton"),
+        *kernel_parts(parsed, record.layout, ("default",), _absent_kernel(name, fn), executor="absent"),
+    ]
     op, _ = define_record(
-        parsed, record, labels(effects, ("random", "ordered"), "effect"), labels(tags, None, "tag"), override
+        parsed,
+        record,
+        labels(effects, ("random", "ordered"), "effect"),
+        labels(tags, None, "tag"),
+        override,
+        kernels=kernels,
+        fake=fn if parsed.returns else None,
     )
-    register_kernel(name, "cuda", fn, executor="triton")
-    register_kernel(name, None, _absent_kernel(name, fn), executor="absent")
-    if parsed.returns:
-        register_fake(name, fn)
     document(op, fn)
     return op
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
@@ -173,7 +174,7 @@ class set_grad_enabled(_GradMode):
 
 
 class detect_anomaly:
-    """While entered, whatever fails in a backward pass names the line of the call that was recorded.
+    """While entered, on this thread, whatever fails in a backward pass names the line of the call that was recorded.
 
     With `check_nan` the first NaN of a backward pass is such a failure.
     """
@@ -191,31 +192,38 @@ class detect_anomaly:
         self._modes.pop().leave()
 
 
-_anomaly = _native.AnomalyMode()
-# Whether NaN are looked for by what `set_detect_anomaly` set; None while it is off.
-_anomaly_nan: bool | None = None
+class _Anomaly(threading.local):
+    """What `set_detect_anomaly` set on this thread: whether NaN are looked for; None while it is off."""
+
+    mode: _native.AnomalyMode
+    nan: bool | None
+
+    def __init__(self) -> None:
+        self.mode, self.nan = _native.AnomalyMode(), None
+
+    def put(self, check_nan: bool | None) -> bool | None:
+        """Sets it, and returns what it was."""
+        before, self.nan = self.nan, check_nan
+        self.mode.leave()
+        if check_nan is not None:
+            self.mode.enter(check_nan)
+        return before
 
 
-def _put_anomaly(check_nan: bool | None) -> bool | None:
-    global _anomaly_nan
-    before, _anomaly_nan = _anomaly_nan, check_nan
-    _anomaly.leave()
-    if check_nan is not None:
-        _anomaly.enter(check_nan)
-    return before
+_anomaly = _Anomaly()
 
 
 class set_detect_anomaly:
-    """Sets anomaly mode at once, in the whole process; as a context manager the mode before comes back."""
+    """Sets anomaly mode of this thread at once; as a context manager the mode before comes back."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        self._before = _put_anomaly(check_nan if mode else None)
+        self._before = _anomaly.put(check_nan if mode else None)
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, *_: object) -> None:
-        _put_anomaly(self._before)
+        _anomaly.put(self._before)
 
 
 def _tensors(values: Tensor | Sequence[Tensor]) -> list[Tensor]:

@@ -224,6 +224,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1160", "A buffer does not have the bytes of the shape.", "check shape and dtype"),
     ("TP1161", "Storages to copy differ in size.", "make them equally large"),
     ("TP1163", "Tensors to save share memory.", "save clones"),
+    ("TP1165", "save got its arguments in another order.", "write save(path, {name: tensor})"),
     ("TP1164", "A file is no safetensors file.", "save it with tensorplay.save"),
     ("TP1170", "A range of sizes cannot be.", "give numbers with 0 <= min <= max"),
     ("TP1171", "What check states does not hold.", "mend the inputs, or the statement"),
@@ -334,6 +335,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ),
     ("TP3904", "opcheck knows no such test.", "use one that the message lists"),
     ("TP3906", "opcheck was given an op with several overloads.", "name one of them"),
+    ("TP3907", "opcheck got no tuple of arguments.", "write opcheck(op, (x,))"),
     ("TP3905", "opcheck got one tolerance alone.", "give rtol and atol, or neither"),
     # capture
     ("TP4001", "An op without a fake rule cannot be captured.", "add one with @op.register_fake"),
@@ -404,10 +406,16 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "make it, or a multiple of it, the size of an axis of an output",
     ),
     (
+        "TP4024",
+        "A fake rule wrote to a tensor that it did not make.",
+        "fill a buffer that the rule makes with empty or zeros, and leave real tensors alone",
+    ),
+    (
         "TP4101",
         "on_fallback='error' met a fallback.",
         "the reason says what to change, or use on_fallback='record'",
     ),
+    ("TP4105", "backend= is no name.", "pass a name, or a list of names in order of preference"),
     # graphs
     ("TP5001", "A text is no graph; line and column show where reading stopped.", "mend the text there"),
     ("TP5002", "A graph breaks a rule of its form.", "the notes list every violation"),

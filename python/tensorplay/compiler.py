@@ -14,7 +14,7 @@ from typing import Any, overload
 
 from tensorplay import _native
 from tensorplay.backends import base
-from tensorplay.errors import FallbackError
+from tensorplay.errors import ArgumentError, FallbackError
 from tensorplay.graph import Graph, parameter_names
 from tensorplay.outcome import Explanation, FallbackReason, RunReport
 
@@ -55,6 +55,21 @@ def _check_available(names: Sequence[str], policy: str) -> None:
                 capability=capability,
                 notes=("see `python -m tensorplay doctor`, or pass on_fallback='record' to run natively",),
             )
+
+
+def _names(backend: Any) -> list[str]:
+    """The backends asked for, in order; ArgumentError that lists the known ones where there is none."""
+    names = (
+        [backend] if isinstance(backend, str) else list(backend) if isinstance(backend, (list, tuple)) else []
+    )
+    if not names or not all(isinstance(name, str) for name in names):
+        got = "an empty list" if isinstance(backend, (list, tuple)) and not backend else repr(backend)
+        raise ArgumentError(
+            f"backend is a name or a list of names, got {got}; known are {', '.join(map(repr, base.names()))}",
+            code="TP4105",
+            notes=("leave it out to run natively",),
+        )
+    return names
 
 
 @overload
@@ -104,9 +119,7 @@ def compile(
     ValueError
         For a backend name that nobody registered.
     """
-    names = [backend] if isinstance(backend, str) else list(backend)
-    if not names:
-        raise ValueError("backend must name at least one backend")
+    names = _names(backend)
     for name in names:
         base.ensure_known(name)
     policy = _policy(on_fallback, names, isinstance(backend, str))

@@ -28,6 +28,7 @@ from tensorplay._op import (
 from tensorplay._op import register_fake as impl_abstract
 from tensorplay._op_type import get_op, has_op
 from tensorplay._triton_op import triton_op, wrap_triton
+from tensorplay._waiting import waiting
 
 list_ops = _native.list_ops
 get_ctx = _native.get_ctx
@@ -72,5 +73,6 @@ __all__ = [
     "register_kernel",
     "register_vmap",
     "triton_op",
+    "waiting",
     "wrap_triton",
 ]

@@ -18,7 +18,7 @@ class _Namespace:
     def __getattr__(self, name: str) -> _native.CustomOpDef:
         found = None if name.startswith("__") else _native.get_op(f"{self.__name__}::{name}")
         if found is None:
-            raise AttributeError(f"no operator '{self.__name__}::{name}' is defined")
+            raise _missing(f"{self.__name__}::{name}")
         setattr(self, name, found)
         return found
 
@@ -28,6 +28,19 @@ class _Namespace:
 
     def __repr__(self) -> str:
         return f"<ops of namespace '{self.__name__}'>"
+
+
+def _missing(name: str) -> AttributeError:
+    """The error for an op that is not defined; it tells of kernels that wait for it."""
+    error = AttributeError(f"no operator '{name}' is defined")
+    for note in _notes(name):
+        error.add_note(note)
+    return error
+
+
+def _notes(_name: str, /) -> tuple[str, ...]:
+    """Replaced by the layer that knows what waits for ops."""
+    return ()
 
 
 def _forget(name: str) -> None:

@@ -22,7 +22,14 @@ from tensorplay._verify.inputs import Case, capture_args
 from tensorplay._verify.isolate import check_fresh, check_protected
 from tensorplay._verify.report import Check, Tally, VerifyReport
 from tensorplay._verify.subject import Subject, subjects
-from tensorplay._verify.values import Accepted, Options, check_case, check_kernels, check_over_declared
+from tensorplay._verify.values import (
+    Accepted,
+    Options,
+    check_case,
+    check_effects_seen,
+    check_kernels,
+    check_over_declared,
+)
 from tensorplay.errors import ArgumentError, InvalidValueError, OpCheckError, RegistrationError
 
 __all__ = ["Check", "VerifyReport", "opcheck", "verify"]
@@ -150,6 +157,7 @@ def _run_checks(
     subject: Subject, accepted: list[Accepted], options: Options, values: Tally, graph: Tally, executor: Tally
 ) -> None:
     check_over_declared(subject, accepted, values)
+    check_effects_seen(subject, accepted, values)
     check_kernels(subject, accepted, options, values)
     check_gradients(subject, accepted, options.seed, values)
     check_batches(subject, accepted, options, values)
@@ -176,6 +184,7 @@ _TESTS = {
         "gradient against",
         "gradient in",
         "gradient is registered",
+        "second gradient",
     ),
 }
 _DEFAULT = tuple(_TESTS)
@@ -199,6 +208,12 @@ def opcheck(
     ``OpCheckError`` instead. ``test_utils`` picks tests by name; ``rtol`` and ``atol`` go together.
     """
     subject = _one_op(op)
+    if not isinstance(args, (tuple, list)):
+        raise ArgumentError(
+            f"opcheck takes the arguments of the call as a tuple, got {type(args).__name__}",
+            code="TP3907",
+            notes=("write opcheck(op, (x,)) for an op of one argument",),
+        )
     if (rtol is None) != (atol is None):
         given = "rtol" if atol is None else "atol"
         raise InvalidValueError(f"opcheck got {given} alone: give rtol and atol, or neither", code="TP3905")

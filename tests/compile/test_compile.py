@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
 import pytest
 
 import tensorplay as tp
-from tensorplay import library
+from tensorplay import errors, library
 from tensorplay.errors import AutogradError, CaptureError, FallbackError
 
 
@@ -242,3 +243,29 @@ def test_events_of_compiled_calls() -> None:
     phases = {e.phase for e in events}
     assert phases == {"forward", "backward"}
     assert all(e.marker.executor == "native" for e in events)
+
+
+def test_a_division_by_zero_in_a_region_names_its_op() -> None:
+    """As in eager, whatever the region fuses and however its operands lie."""
+    x, zero, one = tp.tensor([[4, 5], [6, 7]]), tp.tensor([[1, 1], [1, 0]]), tp.tensor([[1, 2], [3, 4]])
+    chain = lambda a, b, c: (a // b + 1) % c * 2  # noqa: E731
+    for fn, args, op in (
+        (lambda a, b: a // b, (x, zero), "tp::floor_divide"),
+        (lambda a, b: a % b + 1, (x, zero), "tp::remainder"),
+        (lambda a: a // 0, (x,), "tp::floor_divide.Scalar"),
+        (lambda a, b: a // b + 1, (x.T, zero), "tp::floor_divide"),
+        (chain, (x, one, zero), "tp::remainder"),
+        (chain, (x, zero, one), "tp::floor_divide"),
+        (chain, (x.T, one, zero), "tp::remainder"),
+        (
+            lambda a, b: a // b,
+            (tp.ones((300, 300), dtype=tp.int32), tp.zeros((300, 300), dtype=tp.int32)),
+            "tp::floor_divide",
+        ),
+    ):
+        for run in (fn, tp.compile(fn)):
+            with pytest.raises(
+                errors.DivisionByZeroError, match=f"{re.escape(op)}: integer division by zero"
+            ) as e:
+                run(*args)
+            assert (e.value.op, e.value.code) == (op, "TP1501")

@@ -6,6 +6,7 @@ import copy
 import functools
 import importlib.util
 import inspect
+import json
 import os
 import pickle
 import threading
@@ -336,3 +337,43 @@ def test_kernels_for_built_in_ops() -> None:
     assert z.item() == 5.0
     assert events.executors == ("native",)
     assert _native.op_info("tp::hypot")["custom"] is False
+
+
+def test_what_is_registered_as_plain_data(ns: str) -> None:
+    """W17: `to_dict` of schemas and ops goes through JSON and back."""
+    schema = library.Schema.parse("a::f.out(Tensor(a!) x, int[2] k=1, *, str s='y') -> (Tensor(a!) y, int)")
+    facts = schema.to_dict()
+    assert json.loads(json.dumps(facts)) == facts
+    assert (facts["name"], facts["overload"], facts["mutated"]) == ("a::f", "out", ["x"])
+    assert [
+        (a["name"], a["type"], a["default"], a["alias"], a["kwarg_only"]) for a in facts["arguments"]
+    ] == [
+        ("x", "Tensor", None, "(a!)", False),
+        ("k", "int[2]", "[1, 1]", None, False),
+        ("s", "str", '"y"', None, True),
+    ]
+    assert [(r["name"], r["alias"], r["alias_of"]) for r in facts["returns"]] == [
+        ("y", "(a!)", 0),
+        (None, None, None),
+    ]
+    f = library.custom_op(f"{ns}::f", lambda x: x * 1, mutates_args=(), effects="random", tags=("mine",))
+    f.register_kernel("cpu", lambda x: x * 2, name="fast", when=lambda x: True)
+
+    def fake(x: Tensor) -> Tensor:
+        return tp.empty_like(x)
+
+    f.register_fake(fake)
+    facts = f.to_dict()
+    assert json.loads(json.dumps(facts)) == facts
+    assert (facts["name"], facts["overload"], facts["kind"]) == (f"{ns}::f", "", "custom_op")
+    assert (facts["effects"], facts["tags"]) == (["random"], ["mine"])
+    assert [k["name"] for k in facts["kernels"]["cpu"]] == ["fast"]
+    assert facts["kernels"]["default"][0]["line"] == int(facts["location"].rpartition(":")[2])
+    line = inspect.unwrap(fake).__code__.co_firstlineno
+    assert facts["fake"] == {"kind": "python", "location": f"{THIS}:{line}"}
+    assert facts["autograd"] == {"kind": "missing", "location": None}
+    f.register_autograd(lambda ctx, g: g)
+    assert f.to_dict()["autograd"]["location"].startswith(THIS)
+    assert {k: v for k, v in f.to_dict().items() if k in schema.to_dict()} == f.schema.to_dict()
+    assert json.dumps(tp.ops.tp.mul.to_dict())
+    assert [o["overload"] for o in tp.ops.tp.mul.to_dict()["overloads"]] == ["", "Scalar", "ScalarLeft"]

@@ -69,6 +69,59 @@ def test_a_real_tensor_beside_one_without_data(ns: str) -> None:
     assert [n.target for n in graph.nodes] == [f"{ns}::pair.default"]
 
 
+def test_a_fake_rule_writes_to_no_real_tensor(ns: str) -> None:
+    """5.10: a write to a tensor of the closure names op and argument, and leaves the tensor as it was."""
+    real, count, x = tp.zeros((2,)), [], tp.ones((2,))
+    f = unary(f"{ns}::f")
+    for write, op, what in (
+        (lambda x: real.copy_(x), "tp::copy_", "'x'"),
+        (lambda x: real.add_(1.0), "tp::add_.Scalar", "'x1'"),
+        (lambda x: real[0:1].fill_(3.0), "tp::fill_", "'x'"),
+        (lambda x: real.__setitem__(0, 5.0), "tp::fill_", "'x'"),
+        (lambda x: tp.tensor([0.0, 0.0]).copy_(x), "tp::copy_", "'x'"),
+    ):
+        f.register_fake(lambda x, write=write: count.append(write(x)) or tp.empty_like(x))
+        for run in (
+            lambda: tp.graph.capture(f, x),
+            lambda: tp.compile(f)(x),
+            *([] if op == "tp::copy_" else [lambda: f(tp.ones((2,), device="meta"))]),
+        ):
+            with pytest.raises(CaptureError, match=f"argument {what} has data") as e:
+                run()
+            assert e.value.code == "TP4024"
+            assert e.value.op == op
+    assert count == []
+    assert real.tolist() == [0.0, 0.0]
+    assert (real + x).tolist() == [1.0, 1.0]
+
+
+def test_a_fake_rule_makes_tensors_without_data(ns: str) -> None:
+    """5.10, 5.1: in a rule factories and ops on real tensors give fakes, so that a body may fill its own buffers."""
+    real, x, seen = tp.full((3,), 7.0), tp.ones((3,)), []
+
+    def body(x: Tensor) -> Tensor:
+        made = (tp.empty((3,)), tp.zeros_like(real), real + 1.0, tp.arange(3), tp.zeros((3,), device="cpu"))
+        seen.append([t.is_fake for t in made])
+        buffer = tp.empty((3,))
+        buffer.fill_(0.0)
+        buffer[1:].copy_(x[1:])
+        buffer.add_(made[2])
+        return buffer
+
+    f = library.custom_op(f"{ns}::f", body, mutates_args=())
+    f.register_fake(library.fake_from_body)
+    compiled = tp.compile(f)
+    assert compiled(x).tolist() == [8.0, 9.0, 9.0]
+    assert seen == [[True] * 5, [False] * 5]
+    meta = tp.ones((3,), device="meta")
+    pair = library.custom_op(f"{ns}::pair", lambda x: x * 2.0, mutates_args=())
+    pair.register_fake(lambda x: tp.zeros_like(x, device="meta"))
+    assert pair(meta).device.type == "meta"
+    f.register_fake(lambda x: (seen.append((repr(real), real.tolist())), tp.empty_like(x))[1])
+    tp.graph.capture(f, x)
+    assert seen[-1] == (repr(real), [7.0] * 3)
+
+
 def test_setup_context_is_called_only_when_needed(ns: str) -> None:
     """6.1: never without a gradient; the output is the one returned; wrong parameter names are a TypeError."""
     f, seen = unary(f"{ns}::f"), []

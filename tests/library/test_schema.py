@@ -169,6 +169,17 @@ def test_type_variables_and_repeated_names_are_no_definitions(ns: str) -> None:
     assert not library.has_op(f"{ns}::f")
 
 
+def test_repeated_names_and_a_last_star_are_read_as_torch_reads_them() -> None:
+    """1.3, 1.16: a declaration of the corpus repeats a name; a `*` with nothing behind it is accepted and not printed."""
+    corpus = "static_runtime::clamp_nan_to_num"
+    (line,) = [t for t in (DATA / "torch-schemas.txt").read_text().splitlines() if t.startswith(f"{corpus}(")]
+    assert [a["name"] for a in Schema.parse(line).arguments].count("posinf") == 2
+    probes = map(json.loads, (DATA / "schema-probes.jsonl").read_text().splitlines())
+    verdicts = {p["schema"]: (p["torch"], p.get("printed")) for p in probes}
+    for text in ("f(Tensor x, Tensor x) -> ()", "f(Tensor x, *) -> ()", "f(*) -> ()"):
+        assert verdicts[text] == ("accept", str(Schema.parse(text)))
+
+
 def test_mutation_of_lists_is_answered_yes() -> None:
     """1.14: the container's set is empty, and the list is written to all the same."""
     found = Schema.parse("a::f(Tensor(a!)[] xs, Tensor(b!)? y, Tensor z) -> ()")

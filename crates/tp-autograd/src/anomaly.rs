@@ -1,45 +1,67 @@
-//! Anomaly mode: while it is on, nodes remember where they were recorded, whatever fails in their backward names that
+//! Anomaly mode, a setting of the thread: while it is on, nodes remember where they were recorded, whatever fails in their backward names that
 //! place, and the first node whose backward gives a NaN is an error. Off, it costs one relaxed load per recorded node.
 
 use crate::tape::Node;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tp_dispatch::{Error, Result};
 use tp_tensor::{DType, Tensor};
 
+/// Contexts of all threads: while there are none, nobody asks further.
 static USERS: AtomicUsize = AtomicUsize::new(0);
-/// Those of them that look for NaN.
-static NAN: AtomicUsize = AtomicUsize::new(0);
 
-/// Looks for anomalies, in the whole process, while it lives.
+/// The contexts of one thread.
+#[derive(Default)]
+struct Users {
+    all: AtomicUsize,
+    /// Those of them that look for NaN.
+    nan: AtomicUsize,
+}
+
+thread_local! {
+    static MINE: Arc<Users> = Arc::default();
+}
+
+/// Looks for anomalies on the thread that entered it, while it lives. A backward pass runs on the thread that asks for
+/// it, so that its own mode counts there.
 #[must_use = "anomaly mode ends when the guard is dropped"]
 pub struct DetectAnomaly {
     nan: bool,
+    of: Arc<Users>,
 }
 
 impl DetectAnomaly {
     /// `nan`: whether a NaN is an anomaly.
     pub fn enter(nan: bool) -> DetectAnomaly {
+        let of = MINE.with(Arc::clone);
+        of.all.fetch_add(1, Ordering::Relaxed);
+        of.nan.fetch_add(usize::from(nan), Ordering::Relaxed);
         USERS.fetch_add(1, Ordering::Relaxed);
-        NAN.fetch_add(usize::from(nan), Ordering::Relaxed);
-        DetectAnomaly { nan }
+        DetectAnomaly { nan, of }
     }
 }
 
 impl Drop for DetectAnomaly {
     fn drop(&mut self) {
         USERS.fetch_sub(1, Ordering::Relaxed);
-        NAN.fetch_sub(usize::from(self.nan), Ordering::Relaxed);
+        self.of.all.fetch_sub(1, Ordering::Relaxed);
+        self.of.nan.fetch_sub(usize::from(self.nan), Ordering::Relaxed);
     }
 }
 
 #[inline]
 pub fn is_on() -> bool {
-    USERS.load(Ordering::Relaxed) != 0
+    USERS.load(Ordering::Relaxed) != 0 && mine(|u| &u.all)
+}
+
+#[cold]
+fn mine(count: impl FnOnce(&Users) -> &AtomicUsize) -> bool {
+    MINE.try_with(|u| count(u).load(Ordering::Relaxed) != 0).unwrap_or(false)
 }
 
 /// An error when a gradient that `node` gave holds a NaN.
 pub(crate) fn check(node: &Node, grad: &Tensor) -> Result<()> {
-    if NAN.load(Ordering::Relaxed) == 0 || grad.is_fake() || !grad.device().is_cpu() || !has_nan(grad)? {
+    if !mine(|u| &u.nan) || grad.is_fake() || !grad.device().is_cpu() || !has_nan(grad)? {
         return Ok(());
     }
     Err(located(node, Error::autograd("TP3016", "its backward gave a NaN").with_op(node.name())))

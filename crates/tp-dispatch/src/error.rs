@@ -156,7 +156,14 @@ impl From<TensorError> for Error {
             T::NoDevice(_) => (ErrorKind::Capability, "TP2001"),
             T::Symbolic(_) | T::Unknown(_) | T::Undecided(_) => return unknown_size(&e),
         };
-        Error::new(kind, code, e.to_string())
+        let way = match &e {
+            T::Broadcast { .. } => {
+                "axes are compared from the last one, and only those of size 1 stretch: reshape or expand one operand"
+            }
+            T::NoDevice(_) => "python -m tensorplay doctor lists what is missing; the CPU works",
+            _ => return Error::new(kind, code, e.to_string()),
+        };
+        Error::new(kind, code, e.to_string()).note(way)
     }
 }
 
@@ -186,7 +193,11 @@ impl From<ExprError> for Error {
             ExprError::Type { .. } | ExprError::UnsupportedDType { .. } => (ErrorKind::DType, "TP1202"),
             _ => (ErrorKind::Internal, "TP9002"),
         };
-        Error::new(kind, code, e.to_string())
+        let error = Error::new(kind, code, e.to_string());
+        match kind {
+            ErrorKind::DType => error.note("convert the operand first: x.astype(tensorplay.float32)"),
+            _ => error,
+        }
     }
 }
 

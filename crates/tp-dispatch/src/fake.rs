@@ -6,6 +6,7 @@ pub mod dynamic;
 use crate::check;
 use crate::error::{Error, Result};
 use crate::kernel::{Call, FakeOut, FakeOuts, FakeRule, HostArgs};
+use crate::key::{DispatchKey, KeySet};
 use crate::schema::{ArgType, Schema};
 use crate::state::KeyGuard;
 use crate::value::{Arg, Rets, Value};
@@ -57,8 +58,9 @@ pub fn materialize_fakes(call: &Call<'_>, next_id: &mut dyn FnMut() -> u32) -> R
             let mut rets = Rets::new();
             let running = dynamic::Running::new(call);
             {
-                // Ops inside the rule work on fakes and must not land in the captured graph.
+                // Ops inside the rule must not land in the captured graph, and make tensors without data.
                 let _guard = KeyGuard::foreign_kernel();
+                let _fakes = KeyGuard::new(DispatchKey::Meta.set(), KeySet::EMPTY);
                 rule.call(call, &mut rets).map_err(|e| e.with_op(name))?;
             }
             check::check_outputs(call, &rets, "the fake kernel")?;
@@ -108,16 +110,47 @@ fn twin(t: &Tensor) -> Result<Tensor> {
     Ok(Tensor::fake(t.sizes(), t.strides(), t.dtype(), t.device(), next_id())?)
 }
 
+/// Whether this thread is inside of a host's fake rule, where every op makes tensors without data.
+pub fn in_rule() -> bool {
+    crate::state::includes(DispatchKey::Meta)
+}
+
 /// The Meta layer: every op runs its fake rule. A built-in that makes a tensor elsewhere (`zeros_like(x, device="cpu")`)
-/// runs there instead: it reads no data of its arguments.
+/// runs there instead: it reads no data of its arguments. Inside of a fake rule nothing is run.
 pub fn meta_kernel(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-    if !call.def.custom
+    if in_rule() {
+        refuse_real_writes(call)?;
+    } else if !call.def.custom
         && let Some(device) = elsewhere(call)
     {
         return crate::dispatcher::run_on(call, device, rets);
     }
     *rets = materialize_fakes(call, &mut next_id)?;
     Ok(())
+}
+
+/// A prediction leaves what it did not make as it was.
+fn refuse_real_writes(call: &Call<'_>) -> Result<()> {
+    let mut real = None;
+    for &i in &call.def.params.written {
+        let i = usize::from(i);
+        let Some(arg) = call.args.get(i) else { continue };
+        arg.for_each_tensor(|t| {
+            if !t.is_fake() && !t.device().is_meta() {
+                real = real.take().or(Some((i, TensorSpec::of(t))));
+            }
+        });
+    }
+    let Some((i, spec)) = real else { return Ok(()) };
+    let name = call.def.params.name(i).unwrap_or("?");
+    let (shape, dtype, device) = (&spec.sizes, spec.dtype, spec.device);
+    let message = format!(
+        "a fake rule wrote to a real tensor: argument '{name}' has data (shape {shape:?}, {dtype}, {device})"
+    );
+    Err(Error::capture("TP4024", message)
+        .with_op(call.op.name())
+        .note("a fake rule predicts shapes: it must change nothing that it did not make")
+        .note("to fill a buffer, make it inside of the rule with empty, zeros, full or their _like forms"))
 }
 
 /// The device that was asked for where it is not 'meta', and no tensor of a capture is among the arguments.

@@ -36,6 +36,23 @@ pub struct OpDef {
     pub provenance: Provenance,
 }
 
+impl OpDef {
+    /// The same definition with another fake rule or gradient.
+    pub fn with(&self, fake: Option<FakeRule>, grad: Option<GradSpec>) -> OpDef {
+        OpDef {
+            schema: self.schema.clone(),
+            params: self.params.clone(),
+            effects: self.effects,
+            fake: fake.unwrap_or_else(|| self.fake.clone()),
+            grad: grad.unwrap_or_else(|| self.grad.clone()),
+            pointwise: self.pointwise.clone(),
+            custom: self.custom,
+            tags: self.tags.clone(),
+            provenance: self.provenance.clone(),
+        }
+    }
+}
+
 /// The permanent slot of an op name.
 pub struct OpEntry {
     pub(crate) id: OpId,

@@ -44,6 +44,14 @@ pub struct KernelSpec {
     pub contiguous: Box<[usize]>,
 }
 
+/// What a definition brings along.
+#[derive(Default)]
+pub struct Parts {
+    pub kernels: Vec<KernelSpec>,
+    /// The fake rule in force; the one of the definition comes back when it is taken away.
+    pub fake: Option<crate::FakeRule>,
+}
+
 /// What dropping undoes. `keep` makes it permanent.
 #[must_use = "dropping a registration undoes it"]
 pub struct Registration {
@@ -91,6 +99,15 @@ impl Drop for Registration {
             }
         }
     }
+}
+
+/// Puts a kernel in front; it takes the place of one of the same name and slot, and remembers that one.
+fn place(kernels: &mut Vec<Arc<KernelEntry>>, entry: &Arc<KernelEntry>) {
+    let same = |k: &Arc<KernelEntry>| k.slot == entry.slot && k.name() == entry.name();
+    if let Some(at) = kernels.iter().position(same) {
+        *entry.below.lock() = Some(kernels.remove(at));
+    }
+    kernels.push(entry.clone());
 }
 
 /// Takes a kernel out of the list; the one it stood in front of comes back to its own place.
@@ -153,8 +170,25 @@ impl Registry {
 
     /// Defines an op, or gives it another definition when `replace` is set. Kernels of an earlier definition go.
     pub fn define(&self, name: &str, def: OpDef, replace: bool) -> Result<Registration> {
+        self.define_whole(name, def, Parts::default(), replace).map(|(definition, _)| definition)
+    }
+
+    /// As `define`, with what belongs to the definition: a call meets the op as it was before or all of this.
+    /// The registrations of the parts come in their order.
+    pub fn define_whole(
+        &self,
+        name: &str,
+        def: OpDef,
+        parts: Parts,
+        replace: bool,
+    ) -> Result<(Registration, Vec<Registration>)> {
         let op = self.slot(name);
-        let def = Arc::new(def);
+        let original = Arc::new(def);
+        let def = match parts.fake {
+            None => original.clone(),
+            Some(fake) => Arc::new(original.with(Some(fake), None)),
+        };
+        let entries: Vec<_> = parts.kernels.into_iter().map(|spec| self.entry(spec)).collect();
         let mut clash = None;
         let mut generation = 0;
         op.update(|s| {
@@ -164,13 +198,20 @@ impl Registry {
             }
             s.def = Some(def.clone());
             s.kernels.clear();
-            s.original = Some(def.clone());
+            s.original = Some(original.clone());
             s.contract += 1;
             s.generation += 1;
             generation = s.generation;
+            for entry in &entries {
+                place(&mut s.kernels, entry);
+            }
         });
         match clash {
-            None => Ok(Registration { op, what: Undo::Definition(generation) }),
+            None => {
+                let kernels = entries.into_iter().map(|e| Registration { op, what: Undo::Kernel(e) });
+                let kernels = kernels.collect();
+                Ok((Registration { op, what: Undo::Definition(generation) }, kernels))
+            }
             Some(old) => Err(Error::registration(
                 "TP1302",
                 format!("operator '{name}' is already defined at {}:{}", old.file, old.line),
@@ -200,27 +241,23 @@ impl Registry {
 
     /// Adds a kernel. One of the same name in the same slot is replaced.
     pub fn register_kernel(&self, op: OpHandle, spec: KernelSpec) -> Result<Registration> {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let KernelSpec { slot, kernel, provenance, when, contiguous } = spec;
-        let (below, undone) = (Mutex::new(None), AtomicBool::new(false));
-        let entry = Arc::new(KernelEntry { id, slot, kernel, provenance, when, contiguous, below, undone });
+        let entry = self.entry(spec);
         let mut missing = false;
-        let mut replaced = None;
-        op.update(|s| {
-            if s.def.is_none() {
-                missing = true;
-                return;
-            }
-            if let Some(at) = s.kernels.iter().position(|k| k.slot == slot && k.name() == entry.name()) {
-                replaced = Some(s.kernels.remove(at));
-            }
-            s.kernels.push(entry.clone());
+        op.update(|s| match s.def {
+            None => missing = true,
+            Some(_) => place(&mut s.kernels, &entry),
         });
-        *entry.below.lock() = replaced;
         if missing {
             return Err(crate::table::unregistered_error(op.name()));
         }
         Ok(Registration { op, what: Undo::Kernel(entry) })
+    }
+
+    fn entry(&self, spec: KernelSpec) -> Arc<KernelEntry> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let KernelSpec { slot, kernel, provenance, when, contiguous } = spec;
+        let (below, undone) = (Mutex::new(None), AtomicBool::new(false));
+        Arc::new(KernelEntry { id, slot, kernel, provenance, when, contiguous, below, undone })
     }
 
     /// Installs the fallback kernel of a layer, for every op.

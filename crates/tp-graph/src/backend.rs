@@ -48,6 +48,8 @@ pub struct Region {
     /// Some size is known in a run only; `layout` is that of the usual run.
     pub symbolic: bool,
     pub(crate) space: Space,
+    /// Ops that divide integers, in order, each with the program of its result alone.
+    pub(crate) dividers: Arc<[(String, Program)]>,
 }
 
 pub trait Backend: Send + Sync {

@@ -302,7 +302,9 @@ struct Half {
 
 #[cold]
 fn refused(reason: &FallbackReason) -> Error {
-    Error::fallback("TP4101", format!("on_fallback=\"error\": {reason}")).with_reason(reason.clone())
+    Error::fallback("TP4101", format!("on_fallback=\"error\": {reason}"))
+        .with_reason(reason.clone())
+        .note("on_fallback=\"record\" runs it there all the same: the results are right, the times are not the backend's")
 }
 
 /// Where each input of a forward graph comes from: arguments in order, then lifted tensors in order.

@@ -6,7 +6,7 @@ use crate::region::{self, KernelLayout, Space};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tp_dispatch::{CodegenMarker, Error, FallbackReason, Result, host};
-use tp_expr::{Strided, TileKernel};
+use tp_expr::{Program, Strided, TileKernel};
 use tp_tensor::{Tensor, TensorSpec, layout};
 
 /// From this many elements on, a region runs without the host's lock.
@@ -18,6 +18,8 @@ pub struct NativeKernel {
     space: Space,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
+    /// See `Region::dividers`.
+    dividers: Arc<[(String, Program)]>,
 }
 
 pub(crate) fn supports(region: &Region) -> std::result::Result<(), FallbackReason> {
@@ -48,6 +50,7 @@ impl NativeKernel {
             space: region.space.clone(),
             inputs: region.inputs.clone(),
             outputs: region.outputs.clone(),
+            dividers: region.dividers.clone(),
         })
     }
 
@@ -66,6 +69,7 @@ impl NativeKernel {
             space,
             inputs,
             outputs,
+            dividers: self.dividers.clone(),
         })
     }
 
@@ -104,7 +108,31 @@ impl NativeKernel {
             return Err(Error::internal("TP9110", "not one loop"));
         };
         // SAFETY: the caller's promise.
-        Ok(unsafe { self.kernel.run_fresh(n, reads, scalars, write) }?)
+        unsafe { self.kernel.run_fresh(n, reads, scalars, write) }.map_err(|e| {
+            // SAFETY: likewise, for scratch of the size of the output.
+            self.blame(e, n, |part, out| unsafe { part.run_flat(n, reads, scalars, &[out]) })
+        })
+    }
+
+    /// The error of a run, which names the op: of several that divide, the first that fails when it is run again,
+    /// to outputs of its own.
+    #[cold]
+    fn blame(&self, e: tp_expr::ExprError, n: usize, rerun: impl Fn(&TileKernel, *mut u8) -> Ran) -> Error {
+        let fails = |part: &Program| {
+            let item = part.output_dtypes().map(|d| d.itemsize()).max().unwrap_or(0);
+            let mut out = vec![0u64; (n * item).div_ceil(size_of::<u64>())];
+            TileKernel::compile(part).is_ok_and(|k| rerun(&k, out.as_mut_ptr().cast()).is_err())
+        };
+        let at_fault = match &*self.dividers {
+            _ if e != tp_expr::ExprError::DivisionByZero => None,
+            [(op, _)] => Some(op),
+            several => several.iter().find(|(_, part)| fails(part)).map(|(op, _)| op),
+        };
+        let error = Error::from(e);
+        match at_fault {
+            Some(op) => error.with_op(op.strip_suffix(".default").unwrap_or(op)),
+            None => error,
+        }
     }
 
     /// # Safety
@@ -118,7 +146,11 @@ impl NativeKernel {
                 let work = Flat { reads, writes: outputs.iter().map(Tensor::data_ptr).collect() };
                 // SAFETY: the caller's promise; the tensors outlive the call.
                 let run = || unsafe { work.run(kernel, *n, *scalars) };
-                Ok(if *n < LONG { run() } else { host::without_lock(run) }?)
+                let ran = if *n < LONG { run() } else { host::without_lock(run) };
+                ran.map_err(|e| {
+                    // SAFETY: likewise, for scratch of the size of the output.
+                    self.blame(e, *n, |part, out| unsafe { part.run_flat(*n, &work.reads, *scalars, &[out]) })
+                })
             }
             Space::Strided { sizes, inputs: strides, output } => {
                 let reads = inputs
@@ -130,7 +162,15 @@ impl NativeKernel {
                 let work = Nested { reads, writes };
                 // SAFETY: the caller's promise; strides and tensors outlive the call.
                 let run = || unsafe { work.run(kernel, sizes) };
-                Ok(if sizes.iter().product::<usize>() < LONG { run() } else { host::without_lock(run) }?)
+                let n = sizes.iter().product::<usize>();
+                let ran = if n < LONG { run() } else { host::without_lock(run) };
+                ran.map_err(|e| {
+                    self.blame(e, n, |part, out| {
+                        let write = Strided { ptr: out, strides: output };
+                        // SAFETY: likewise, for scratch of the size of the output.
+                        unsafe { part.run(sizes, &work.reads, &[write]) }
+                    })
+                })
             }
         }
     }

@@ -52,11 +52,13 @@ pub(crate) fn build(graph: &Graph, uses: &Uses, nodes: &[NodeId]) -> Result<Regi
     let mut known: HashMap<ValueId, u32> = HashMap::new();
     let mut reads: Vec<ValueId> = Vec::new();
     let mut results: Vec<(ValueId, u32)> = Vec::new();
+    let mut dividers: Vec<(String, u32)> = Vec::new();
     for &id in nodes {
         let node = &graph.nodes[id];
         let name = node.target.name();
         let refuse = |why: String| FallbackReason::UnsupportedOp { op: name.clone(), why };
         let expr = pointwise::expression(graph, node).map_err(|why| refuse(why.to_string()))?;
+        let divisions = builder.divisions();
         let value = expr.apply(&mut builder, |builder, v, spec| {
             *known.entry(v).or_insert_with(|| {
                 reads.push(v);
@@ -66,6 +68,9 @@ pub(crate) fn build(graph: &Graph, uses: &Uses, nodes: &[NodeId]) -> Result<Regi
         let value = value.map_err(|e| refuse(e.to_string()))?;
         known.insert(expr.result, value);
         results.push((expr.result, value));
+        if builder.divisions() > divisions {
+            dividers.push((name, value));
+        }
     }
     let writes: Vec<(ValueId, u32)> = results.into_iter().filter(|(v, _)| uses.leaves(nodes, *v)).collect();
     let outputs: Vec<u32> = writes.iter().map(|(_, k)| *k).collect();
@@ -73,6 +78,8 @@ pub(crate) fn build(graph: &Graph, uses: &Uses, nodes: &[NodeId]) -> Result<Regi
         stage: "program".into(),
         message: e.to_string(),
     };
+    let part = |(op, value)| Ok((op, builder.clone().finish(&[value])?));
+    let dividers = dividers.into_iter().map(part).collect::<Result<_, _>>().map_err(failed)?;
     let program = builder.finish(&outputs).map_err(failed)?;
     let writes: Vec<ValueId> = writes.into_iter().map(|(v, _)| v).collect();
     let spec = |v: &ValueId| graph.spec(*v).cloned();
@@ -94,7 +101,19 @@ pub(crate) fn build(graph: &Graph, uses: &Uses, nodes: &[NodeId]) -> Result<Regi
     };
     let layout = space.layout();
     let ops = nodes.iter().map(|n| graph.nodes[*n].target.name()).collect();
-    Ok(Region { ops, program, layout, device: first.device, inputs, outputs, symbolic, reads, writes, space })
+    Ok(Region {
+        ops,
+        program,
+        layout,
+        device: first.device,
+        inputs,
+        outputs,
+        symbolic,
+        reads,
+        writes,
+        space,
+        dividers,
+    })
 }
 
 fn is_symbolic(spec: &TensorSpec) -> bool {

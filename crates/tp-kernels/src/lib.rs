@@ -4,6 +4,7 @@
 
 mod aliases;
 pub mod cpu;
+pub mod draws;
 pub mod fake;
 pub mod ops;
 pub mod random;

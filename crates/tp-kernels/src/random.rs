@@ -1,6 +1,7 @@
 //! Random bits: Philox4x32-10, a counter-based generator. Element i of a draw depends on the seed, on how much was
 //! drawn before, and on i, so the number of threads changes nothing.
 
+use crate::draws;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 
@@ -13,8 +14,11 @@ struct State {
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
-/// Starts the sequence that belongs to `seed`.
+/// Starts the sequence that belongs to `seed`. Nothing happens in what runs again, for its draws are known.
 pub fn manual_seed(seed: u64) {
+    if draws::replaying() {
+        return;
+    }
     *STATE.lock().unwrap_or_else(PoisonError::into_inner) = Some(State { seed, blocks: 0 });
 }
 
@@ -41,8 +45,12 @@ pub struct Stream {
     first: u64,
 }
 
-/// Reserves `blocks` blocks.
+/// Reserves `blocks` blocks; of a replay those that it had before.
 pub fn reserve(blocks: u64) -> Stream {
+    draws::next(|| fresh_stream(blocks))
+}
+
+fn fresh_stream(blocks: u64) -> Stream {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     let s = state.get_or_insert_with(fresh);
     let stream = Stream { seed: s.seed, first: s.blocks };

@@ -2,18 +2,19 @@
 //! tensors of that device converted first, on the tape and in captures, and the op itself runs with autocast off.
 //! Float64, integers and everything that is no tensor stay as they are.
 
-use crate::error::IntoPyResult;
+use crate::error::{IntoPyResult, guarded};
 use crate::types::DTypeArg;
 use parking_lot::RwLock;
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock};
 use tp_dispatch::dispatcher::redispatch_args;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::{
-    Arg, Call, DispatchKey, Error, OpHandle, OpId, Registry, Result, Rets, call_one, redispatch, state,
+    Arg, Call, DispatchKey, Error, OpHandle, OpId, Registry, Result, Rets, Schema, call_one, redispatch,
+    state,
 };
 use tp_tensor::{DType, DeviceKind, Tensor};
 
@@ -28,7 +29,10 @@ enum Target {
 /// One policy per device: CPU, CUDA.
 type Policies = [Option<Target>; 2];
 
-static POLICIES: RwLock<Option<HashMap<OpId, Policies>>> = RwLock::new(None);
+/// A policy belongs to one definition of its op, told by its schema: another one has none.
+type Owned = (Arc<Schema>, Policies);
+
+static POLICIES: RwLock<Option<HashMap<OpId, Owned>>> = RwLock::new(None);
 /// Counts changes of policies, so that compiled functions notice them.
 static EPOCH: AtomicU16 = AtomicU16::new(0);
 
@@ -39,7 +43,10 @@ const LOWERED: [&str; 1] = ["tp::matmul"];
 pub fn install() {
     Registry::global().install_layer(DispatchKey::Autocast, autocast);
     for op in LOWERED.into_iter().filter_map(|name| Registry::global().get(name)) {
-        POLICIES.write().get_or_insert_default().insert(op.id(), [Some(Target::Context); 2]);
+        if let Some(def) = op.def() {
+            let policies = [Some(Target::Context); 2];
+            POLICIES.write().get_or_insert_default().insert(op.id(), (def.schema.clone(), policies));
+        }
     }
 }
 
@@ -65,8 +72,11 @@ fn context(word: u32, slot: usize) -> Option<DType> {
 }
 
 /// What tensors of each device are cast to in a call of `op`.
-fn targets(op: OpHandle) -> Option<[Option<DType>; 2]> {
-    let policies = *POLICIES.read().as_ref()?.get(&op.id())?;
+fn targets(call: &Call<'_>) -> Option<[Option<DType>; 2]> {
+    let policies = match POLICIES.read().as_ref()?.get(&call.op.id())? {
+        (schema, policies) if Arc::ptr_eq(schema, &call.def.schema) => *policies,
+        _ => return None,
+    };
     let word = state::autocast();
     let target = |i: usize| match (policies[i]?, context(word, i)?) {
         (Target::Context, dtype) => Some(dtype),
@@ -86,7 +96,7 @@ impl Drop for Off {
 }
 
 fn autocast(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-    let Some(targets) = targets(call.op) else { return redispatch(call, DispatchKey::Autocast, rets) };
+    let Some(targets) = targets(call) else { return redispatch(call, DispatchKey::Autocast, rets) };
     let _off = Off(state::set_autocast(0));
     let cast = call.args.iter().map(|a| cast_arg(a, targets)).collect::<Result<SmallVec<[Cast; 8]>>>()?;
     if cast.iter().all(|c| matches!(c, Cast::Kept)) {
@@ -156,15 +166,22 @@ fn autocast_policy(
     device: &str,
     dtype: Option<DTypeArg>,
 ) -> PyResult<Option<Py<PyAny>>> {
-    let op = Registry::global().lookup(name).py(py)?;
-    let at = usize::from(device == "cuda");
-    let mut all = POLICIES.write();
-    let policies = all.get_or_insert_default().entry(op.id()).or_default();
-    let before = std::mem::replace(&mut policies[at], dtype.map(|d| Target::Fixed(d.0)));
-    EPOCH.fetch_add(1, Ordering::Relaxed);
-    Ok(match before {
-        Some(Target::Fixed(d)) => Some(dtype_object(py, d)),
-        _ => None,
+    guarded(|| {
+        let op = Registry::global().lookup(name).py(py)?;
+        let at = usize::from(device == "cuda");
+        let mut all = POLICIES.write();
+        let schema = crate::ops::def_of(py, op)?.schema.clone();
+        let fresh = || (schema.clone(), Policies::default());
+        let (of, policies) = all.get_or_insert_default().entry(op.id()).or_insert_with(fresh);
+        if !Arc::ptr_eq(of, &schema) {
+            (*of, *policies) = fresh();
+        }
+        let before = std::mem::replace(&mut policies[at], dtype.map(|d| Target::Fixed(d.0)));
+        EPOCH.fetch_add(1, Ordering::Relaxed);
+        Ok(match before {
+            Some(Target::Fixed(d)) => Some(dtype_object(py, d)),
+            _ => None,
+        })
     })
 }
 
@@ -176,28 +193,34 @@ fn dtype_object(py: Python<'_>, d: DType) -> Py<PyAny> {
 /// Switches this thread's autocast for a device to a dtype, or off; returns a word for `autocast_restore`.
 #[pyfunction]
 fn autocast_switch(py: Python<'_>, device: &str, dtype: Option<DTypeArg>) -> PyResult<u32> {
-    let slot = match device {
-        "cpu" => 0,
-        "cuda" => 1,
-        _ => return Err(Error::value("TP3420", format!("no autocast for device '{device}'"))).py(py),
-    };
-    let place = dtype.and_then(|d| DType::ALL.into_iter().position(|x| x == d.0)).map_or(0, |i| i as u32 + 1);
-    let before = state::autocast();
-    let bytes = (before & !(0xff << (8 * slot))) & 0xffff | place << (8 * slot);
-    let epoch = u32::from(EPOCH.load(Ordering::Relaxed)) << 16;
-    Ok(state::set_autocast(if bytes == 0 { 0 } else { bytes | epoch }))
+    guarded(|| {
+        let slot = match device {
+            "cpu" => 0,
+            "cuda" => 1,
+            _ => return Err(Error::value("TP3420", format!("no autocast for device '{device}'"))).py(py),
+        };
+        let place =
+            dtype.and_then(|d| DType::ALL.into_iter().position(|x| x == d.0)).map_or(0, |i| i as u32 + 1);
+        let before = state::autocast();
+        let bytes = (before & !(0xff << (8 * slot))) & 0xffff | place << (8 * slot);
+        let epoch = u32::from(EPOCH.load(Ordering::Relaxed)) << 16;
+        Ok(state::set_autocast(if bytes == 0 { 0 } else { bytes | epoch }))
+    })
 }
 
 /// Sets this thread's autocast to what a word from `autocast_switch` says.
 #[pyfunction]
-fn autocast_restore(word: u32) {
-    state::set_autocast(word);
+fn autocast_restore(word: u32) -> PyResult<()> {
+    guarded(|| {
+        state::set_autocast(word);
+        Ok(())
+    })
 }
 
 /// The dtype that this thread casts to on a device, None while that is off.
 #[pyfunction]
-fn autocast_dtype(py: Python<'_>, device: &str) -> Option<Py<PyAny>> {
-    context(state::autocast(), usize::from(device == "cuda")).map(|d| dtype_object(py, d))
+fn autocast_dtype(py: Python<'_>, device: &str) -> PyResult<Option<Py<PyAny>>> {
+    guarded(|| Ok(context(state::autocast(), usize::from(device == "cuda")).map(|d| dtype_object(py, d))))
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -4,6 +4,7 @@
 //! A batched tensor is a stand-in without data whose storage owns the whole batch, so that shapes are read per
 //! sample, values cannot be read at all, and the batch lives exactly as long as what stands for it.
 
+use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
 use crate::hot::ffi::Obj;
 use crate::hot::pykernel::{self, Role};
@@ -72,9 +73,12 @@ fn batch(call: &Call<'_>, objects: *const Obj, rets: &mut Rets) -> Result<()> {
 
 /// The function `(op name, arguments) -> results` that calls on batched tensors go to; the first one stays.
 #[pyfunction]
-fn vmap_install(py: Python<'_>, rules: Py<PyAny>) {
-    // A second import of the rules' module installs the same ones again.
-    let _ = RULES.set(py, rules);
+fn vmap_install(py: Python<'_>, rules: Py<PyAny>) -> PyResult<()> {
+    guarded(|| {
+        // A second import of the rules' module installs the same ones again.
+        let _ = RULES.set(py, rules);
+        Ok(())
+    })
 }
 
 /// A tensor that stands for one sample of `x` along `axis`.
@@ -85,8 +89,10 @@ fn vmap_wrap<'py>(
     axis: usize,
     level: u32,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let whole = tensor_of(x)?;
-    wrap(py, stand_in(whole, axis, level).py(py)?)
+    guarded(|| {
+        let whole = tensor_of(x)?;
+        wrap(py, stand_in(whole, axis, level).py(py)?)
+    })
 }
 
 fn stand_in(whole: Tensor, axis: usize, level: u32) -> Result<Tensor> {
@@ -105,18 +111,20 @@ fn vmap_peel<'py>(
     py: Python<'py>,
     x: &Bound<'py, PyAny>,
 ) -> PyResult<Option<(Bound<'py, PyAny>, usize, u32)>> {
-    let t = tensor_of(x)?;
-    let owner = t.storage().owner().and_then(StorageOwner::as_any);
-    match owner.and_then(|o| o.downcast_ref::<Batch>()) {
-        Some(b) => Ok(Some((wrap(py, b.whole.clone())?, b.axis, b.level))),
-        None => Ok(None),
-    }
+    guarded(|| {
+        let t = tensor_of(x)?;
+        let owner = t.storage().owner().and_then(StorageOwner::as_any);
+        match owner.and_then(|o| o.downcast_ref::<Batch>()) {
+            Some(b) => Ok(Some((wrap(py, b.whole.clone())?, b.axis, b.level))),
+            None => Ok(None),
+        }
+    })
 }
 
 /// Sends every call of this thread through the batching rules, or only those on batched tensors.
 #[pyfunction]
-fn vmap_include(on: bool) -> bool {
-    state::set_included(DispatchKey::Vmap, on)
+fn vmap_include(on: bool) -> PyResult<bool> {
+    guarded(|| Ok(state::set_included(DispatchKey::Vmap, on)))
 }
 
 /// The error of reading a value that differs from sample to sample.

@@ -1,5 +1,6 @@
 //! One registered kernel as a Python callable, for whoever wraps it. Choosing among kernels is not here.
 
+use crate::error::guarded;
 use crate::hot::bind::{self, CalleeInfo, Given, Scratch};
 use crate::hot::ret;
 use crate::ops::{def_of, kernel_of, lookup, slot_of};
@@ -27,19 +28,25 @@ impl PyKernelHandle {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut objects: Vec<Bound<'py, PyAny>> = args.iter().collect();
-        let names: Vec<_> = kwargs.iter().flat_map(|d| d.keys()).collect();
-        let names = PyTuple::new(py, names)?;
-        objects.extend(kwargs.iter().flat_map(|d| d.values()));
-        let objects: Vec<_> = objects.iter().map(Bound::as_ptr).collect();
-        let given = Given { args: objects.as_ptr(), nargs: args.len(), kwnames: names.as_ptr() };
-        // SAFETY: lock held; the objects outlive the call.
-        unsafe { Bound::from_owned_ptr_or_err(py, ret::guard(|| self.run(given))) }
+        guarded(|| {
+            let mut objects: Vec<Bound<'py, PyAny>> = args.iter().collect();
+            let names: Vec<_> = kwargs.iter().flat_map(|d| d.keys()).collect();
+            let names = PyTuple::new(py, names)?;
+            objects.extend(kwargs.iter().flat_map(|d| d.values()));
+            let objects: Vec<_> = objects.iter().map(Bound::as_ptr).collect();
+            let given = Given { args: objects.as_ptr(), nargs: args.len(), kwnames: names.as_ptr() };
+            // SAFETY: lock held; the objects outlive the call.
+            unsafe { Bound::from_owned_ptr_or_err(py, ret::guard(|| self.run(given))) }
+        })
     }
 
-    fn __repr__(&self) -> String {
-        let at = &self.entry.provenance;
-        format!("<kernel {} of {} at {}:{}>", at.name, self.op, at.file, at.line)
+    fn __repr__(&self) -> PyResult<String> {
+        guarded(|| {
+            Ok({
+                let at = &self.entry.provenance;
+                format!("<kernel {} of {} at {}:{}>", at.name, self.op, at.file, at.line)
+            })
+        })
     }
 }
 
@@ -103,7 +110,9 @@ pub fn kernel_handle(
     slot: &str,
     kernel: Option<&str>,
 ) -> PyResult<Option<PyKernelHandle>> {
-    let op = lookup(py, name)?;
-    let def = def_of(py, op)?;
-    Ok(kernel_of(op, slot_of(slot)?, kernel).map(|entry| PyKernelHandle { op, def, entry }))
+    guarded(|| {
+        let op = lookup(py, name)?;
+        let def = def_of(py, op)?;
+        Ok(kernel_of(op, slot_of(slot)?, kernel).map(|entry| PyKernelHandle { op, def, entry }))
+    })
 }

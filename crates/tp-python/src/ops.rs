@@ -1,7 +1,7 @@
 //! Ops from Python: definitions, kernels, fake rules, look-up, and the thread's wishes about kernels. The Python
 //! side (`tensorplay.library`) infers schemas and keeps the conveniences; what holds is decided here.
 
-use crate::error::IntoPyResult;
+use crate::error::{IntoPyResult, guarded};
 use crate::hot::packet::Packet;
 use crate::hot::pykernel::{PyKernel, Role};
 use crate::hot::{convert, opobj, predicate::PyPredicate};
@@ -11,7 +11,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList};
 use std::sync::Arc;
 use tp_dispatch::bind::Params;
-use tp_dispatch::registry::KernelSpec;
+use tp_dispatch::registry::{KernelSpec, Parts};
 use tp_dispatch::select::{KernelEntry, Slot};
 use tp_dispatch::state::{self, Preference, PreferenceKind};
 use tp_dispatch::{
@@ -53,7 +53,7 @@ fn packet<'a>(op: &'a Bound<'_, PyAny>) -> PyResult<&'a Packet> {
         .ok_or_else(|| PyTypeError::new_err(format!("expected an op, got {}", op.get_type())))
 }
 
-pub fn provenance(at: (String, String, u32, String)) -> Provenance {
+pub fn provenance(at: At) -> Provenance {
     Provenance { name: at.0.into(), file: at.1.into(), line: at.2, executor: at.3.into() }
 }
 
@@ -74,8 +74,11 @@ pub struct PyRegistration(Option<Registration>);
 #[pymethods]
 impl PyRegistration {
     /// Undoes the registration; a second call does nothing.
-    fn undo(&mut self) {
-        drop(self.0.take());
+    fn undo(&mut self) -> PyResult<()> {
+        guarded(|| {
+            drop(self.0.take());
+            Ok(())
+        })
     }
 }
 
@@ -87,42 +90,83 @@ impl Drop for PyRegistration {
     }
 }
 
-/// Defines `schema` (with namespace); `effects` is a set of "random", "ordered", "nondeterministic".
+type At = (String, String, u32, String);
+
+/// A kernel as `library` describes it: slot, function, where it is from, predicate, arguments that must be contiguous,
+/// and whether it fills outputs that are passed in.
+type KernelParts<'py> = (String, Bound<'py, PyAny>, At, Option<Bound<'py, PyAny>>, Vec<String>, bool);
+
+fn kernel_spec(
+    op: &str,
+    schema: &Schema,
+    params: &Params,
+    (slot, func, at, when, contiguous, out): KernelParts<'_>,
+) -> PyResult<KernelSpec> {
+    let index = |arg: &String| {
+        params.index(arg).ok_or_else(|| PyValueError::new_err(format!("{op} has no argument '{arg}'")))
+    };
+    let role = if out { Role::Out } else { Role::Kernel };
+    // SAFETY: a live callable, lock held.
+    let kernel = unsafe { PyKernel::new(func.as_ptr(), schema, role) };
+    Ok(KernelSpec {
+        slot: slot_of(&slot)?,
+        kernel: Kernel::Object(Arc::new(kernel)),
+        provenance: provenance(at),
+        when: when.map(|w| Arc::new(PyPredicate::new(&w, schema)) as _),
+        contiguous: contiguous.iter().map(index).collect::<PyResult<_>>()?,
+    })
+}
+
+fn fake_rule(func: &Bound<'_, PyAny>, schema: &Schema) -> FakeRule {
+    // SAFETY: a live callable, lock held.
+    FakeRule::Object(Arc::new(unsafe { PyKernel::new(func.as_ptr(), schema, Role::Fake) }))
+}
+
+/// Defines `schema` (with namespace) in one step with its kernels and fake rule; `effects` is a set of "random",
+/// "ordered", "nondeterministic". Returns the op, its registration, and one per kernel.
 #[pyfunction]
-#[pyo3(signature = (schema, at, *, effects=Vec::new(), tags=Vec::new(), replace=false))]
+#[pyo3(signature = (schema, at, *, effects=Vec::new(), tags=Vec::new(), kernels=Vec::new(), fake=None, replace=false))]
+#[allow(clippy::too_many_arguments, clippy::type_complexity)] // Python's keywords
 pub fn define_op<'py>(
     py: Python<'py>,
     schema: &str,
-    at: (String, String, u32, String),
+    at: At,
     effects: Vec<String>,
     tags: Vec<String>,
+    kernels: Vec<KernelParts<'py>>,
+    fake: Option<Bound<'py, PyAny>>,
     replace: bool,
-) -> PyResult<(Bound<'py, PyAny>, PyRegistration)> {
-    let schema = Schema::parse_definition(schema).map_err(tp_dispatch::Error::from).py(py)?;
-    let name = full_name(&schema)?;
-    let has = |what: &str| effects.iter().any(|e| e == what);
-    let mutates = schema.is_mutable();
-    let fake = fake::of_schema(&schema);
-    let def = OpDef {
-        params: Params::compile(&schema).py(py)?,
-        effects: Effects {
-            mutates,
-            random: has("random"),
-            ordered: has("ordered"),
-            nondeterministic: has("nondeterministic"),
-        },
-        schema: Arc::new(schema),
-        fake,
-        grad: GradSpec::Missing,
-        pointwise: None,
-        custom: true,
-        tags: tags.into_iter().map(Arc::from).collect(),
-        provenance: provenance(at),
-    };
-    let registration = Registry::global().define(&name, def, replace).py(py)?;
-    crate::autocast::forget(registration.op());
-    let op = op_object(py, registration.op())?;
-    Ok((op, PyRegistration(Some(registration))))
+) -> PyResult<(Bound<'py, PyAny>, PyRegistration, Vec<PyRegistration>)> {
+    guarded(|| {
+        let schema = Schema::parse_definition(schema).map_err(tp_dispatch::Error::from).py(py)?;
+        let name = full_name(&schema)?;
+        let params = Params::compile(&schema).py(py)?;
+        let has = |what: &str| effects.iter().any(|e| e == what);
+        let spec = |parts| kernel_spec(&name, &schema, &params, parts);
+        let kernels = kernels.into_iter().map(spec).collect::<PyResult<_>>()?;
+        let parts = Parts { kernels, fake: fake.map(|f| fake_rule(&f, &schema)) };
+        let def = OpDef {
+            params,
+            effects: Effects {
+                mutates: schema.is_mutable(),
+                random: has("random"),
+                ordered: has("ordered"),
+                nondeterministic: has("nondeterministic"),
+            },
+            fake: fake::of_schema(&schema),
+            schema: Arc::new(schema),
+            grad: GradSpec::Missing,
+            pointwise: None,
+            custom: true,
+            tags: tags.into_iter().map(Arc::from).collect(),
+            provenance: provenance(at),
+        };
+        let (definition, kernels) = Registry::global().define_whole(&name, def, parts, replace).py(py)?;
+        crate::autocast::forget(definition.op());
+        let op = op_object(py, definition.op())?;
+        let held = |r| PyRegistration(Some(r));
+        Ok((op, held(definition), kernels.into_iter().map(held).collect()))
+    })
 }
 
 fn full_name(schema: &Schema) -> PyResult<String> {
@@ -148,62 +192,27 @@ pub(crate) fn def_of(py: Python<'_>, op: OpHandle) -> PyResult<Arc<OpDef>> {
 
 /// Registers a Python function as a kernel of `name` for `slot` ("cpu", "cuda", "default", ...).
 #[pyfunction]
-#[pyo3(signature = (name, slot, func, at, *, when=None, contiguous=Vec::new(), out=false))]
-#[allow(clippy::too_many_arguments)] // Python's keywords
-pub fn register_kernel(
-    py: Python<'_>,
-    name: &str,
-    slot: &str,
-    func: &Bound<'_, PyAny>,
-    at: (String, String, u32, String),
-    when: Option<Bound<'_, PyAny>>,
-    contiguous: Vec<String>,
-    out: bool,
-) -> PyResult<PyRegistration> {
-    let op = lookup(py, name)?;
-    let def = def_of(py, op)?;
-    let index = |arg: &String| {
-        def.params.index(arg).ok_or_else(|| PyValueError::new_err(format!("{op} has no argument '{arg}'")))
-    };
-    let role = if out { Role::Out } else { Role::Kernel };
-    // SAFETY: a live callable, lock held.
-    let kernel = unsafe { PyKernel::new(func.as_ptr(), &def.schema, role) };
-    let spec = KernelSpec {
-        slot: slot_of(slot)?,
-        kernel: Kernel::Object(Arc::new(kernel)),
-        provenance: provenance(at),
-        when: when.map(|w| Arc::new(PyPredicate::new(&w, &def.schema)) as _),
-        contiguous: contiguous.iter().map(index).collect::<PyResult<_>>()?,
-    };
-    Ok(PyRegistration(Some(Registry::global().register_kernel(op, spec).py(py)?)))
+pub fn register_kernel(py: Python<'_>, name: &str, kernel: KernelParts<'_>) -> PyResult<PyRegistration> {
+    guarded(|| {
+        let op = lookup(py, name)?;
+        let def = def_of(py, op)?;
+        let spec = kernel_spec(op.name(), &def.schema, &def.params, kernel)?;
+        Ok(PyRegistration(Some(Registry::global().register_kernel(op, spec).py(py)?)))
+    })
 }
 
 /// Sets the fake rule of `name`; None brings back the one that the op was defined with.
 #[pyfunction]
 pub fn register_fake(py: Python<'_>, name: &str, func: Option<Bound<'_, PyAny>>) -> PyResult<()> {
-    let op = lookup(py, name)?;
-    let def = def_of(py, op)?;
-    let fake = match &func {
-        // SAFETY: a live callable, lock held.
-        Some(f) => FakeRule::Object(Arc::new(unsafe { PyKernel::new(f.as_ptr(), &def.schema, Role::Fake) })),
-        None => Registry::global().original_fake(op),
-    };
-    Registry::global().redefine(op, |d| copy(d, Some(fake), None)).py(py)
-}
-
-/// The definition with another fake rule or gradient.
-pub fn copy(d: &OpDef, fake: Option<FakeRule>, grad: Option<GradSpec>) -> OpDef {
-    OpDef {
-        schema: d.schema.clone(),
-        params: d.params.clone(),
-        effects: d.effects,
-        fake: fake.unwrap_or_else(|| d.fake.clone()),
-        grad: grad.unwrap_or_else(|| d.grad.clone()),
-        pointwise: d.pointwise.clone(),
-        custom: d.custom,
-        tags: d.tags.clone(),
-        provenance: d.provenance.clone(),
-    }
+    guarded(|| {
+        let op = lookup(py, name)?;
+        let def = def_of(py, op)?;
+        let fake = match &func {
+            Some(f) => fake_rule(f, &def.schema),
+            None => Registry::global().original_fake(op),
+        };
+        Registry::global().redefine(op, |d| d.with(Some(fake), None)).py(py)
+    })
 }
 
 /// The object of one overload alone; made once per overload and kept.
@@ -221,74 +230,78 @@ fn overload_object<'py>(py: Python<'py>, op: OpHandle) -> PyResult<Bound<'py, Py
 /// The op object of `ns::name`, that of one overload for `ns::name.overload`, or None.
 #[pyfunction]
 pub fn get_op<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
-    if let Some(op) = Registry::global().get(name) {
-        // `f.default` is `f` itself while there is no other overload.
-        let whole = op_object(py, op)?;
-        let named = base_name(op.name()) != op.name();
-        let chosen = named || (base_name(name) != name && packet(&whole)?.overloads().len() > 1);
-        return if chosen { overload_object(py, op).map(Some) } else { Ok(Some(whole)) };
-    }
-    // Only overloads may be defined under the base name.
-    let prefix = format!("{name}.");
-    let ns = name.split("::").next();
-    let found = Registry::global().list(ns).into_iter().find(|op| op.name().starts_with(&prefix));
-    found.map(|op| op_object(py, op)).transpose()
+    guarded(|| {
+        if let Some(op) = Registry::global().get(name) {
+            // `f.default` is `f` itself while there is no other overload.
+            let whole = op_object(py, op)?;
+            let named = base_name(op.name()) != op.name();
+            let chosen = named || (base_name(name) != name && packet(&whole)?.overloads().len() > 1);
+            return if chosen { overload_object(py, op).map(Some) } else { Ok(Some(whole)) };
+        }
+        // Only overloads may be defined under the base name.
+        let prefix = format!("{name}.");
+        let ns = name.split("::").next();
+        let found = Registry::global().list(ns).into_iter().find(|op| op.name().starts_with(&prefix));
+        found.map(|op| op_object(py, op)).transpose()
+    })
 }
 
 /// Full names (`ns::name` or `ns::name.overload`) of all ops, or of one namespace.
 #[pyfunction]
 #[pyo3(signature = (namespace=None))]
-pub fn list_ops(namespace: Option<&str>) -> Vec<&'static str> {
-    Registry::global().list(namespace).into_iter().map(|op| op.name()).collect()
+pub fn list_ops(namespace: Option<&str>) -> PyResult<Vec<&'static str>> {
+    guarded(|| Ok(Registry::global().list(namespace).into_iter().map(|op| op.name()).collect()))
 }
 
 /// `ns::name` of an op object, `ns::name.overload` of one that stands for one overload.
 #[pyfunction]
 pub fn op_name(op: &Bound<'_, PyAny>) -> PyResult<String> {
-    Ok(packet(op)?.name.to_string())
+    guarded(|| Ok(packet(op)?.name.to_string()))
 }
 
 /// Names of the overloads defined now, in definition order.
 #[pyfunction]
 pub fn op_overloads(op: &Bound<'_, PyAny>) -> PyResult<Vec<&'static str>> {
-    Ok(packet(op)?.overloads().into_iter().filter(|o| o.is_defined()).map(|o| o.name()).collect())
+    guarded(|| Ok(packet(op)?.overloads().into_iter().filter(|o| o.is_defined()).map(|o| o.name()).collect()))
 }
 
 /// Everything known of one overload, as a dict.
 #[pyfunction]
 pub fn op_info<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyDict>> {
-    let op = lookup(py, name)?;
-    let def = def_of(py, op)?;
-    let out = PyDict::new(py);
-    out.set_item("name", op.name())?;
-    out.set_item("full_name", op.full_name())?;
-    out.set_item("schema", def.schema.to_string())?;
-    out.set_item("effects", def.effects.names().collect::<Vec<_>>())?;
-    out.set_item("custom", def.custom)?;
-    out.set_item("tags", def.tags.iter().map(|t| t.to_string()).collect::<Vec<_>>())?;
-    out.set_item("at", at(&def.provenance))?;
-    out.set_item("fake", fake_kind(&def.fake))?;
-    out.set_item("autograd", grad_kind(&def.grad))?;
-    out.set_item("pointwise", def.pointwise.as_ref().map(|p| p.to_string()))?;
-    out.set_item("generation", op.generation())?;
-    let kernels = PyList::empty(py);
-    for k in op.kernels().iter().rev() {
-        kernels.append((k.slot.name(), at(&k.provenance), k.when.as_ref().map(|w| w.describe())))?;
-    }
-    out.set_item("kernels", kernels)?;
-    let table: Vec<(&str, String)> =
-        dispatcher::describe_table(op).into_iter().map(|(k, t)| (k.name(), t)).collect();
-    out.set_item("table", table)?;
-    let defaults = PyDict::new(py);
-    for p in &def.params.all {
-        if let Some(v) = &p.default {
-            // SAFETY: lock held.
-            let v = unsafe { Bound::from_owned_ptr_or_err(py, convert::value_to_object(v))? };
-            defaults.set_item(&*p.name, v)?;
+    guarded(|| {
+        let op = lookup(py, name)?;
+        let def = def_of(py, op)?;
+        let out = PyDict::new(py);
+        out.set_item("name", op.name())?;
+        out.set_item("full_name", op.full_name())?;
+        out.set_item("schema", def.schema.to_string())?;
+        out.set_item("effects", def.effects.names().collect::<Vec<_>>())?;
+        out.set_item("custom", def.custom)?;
+        out.set_item("tags", def.tags.iter().map(|t| t.to_string()).collect::<Vec<_>>())?;
+        out.set_item("at", at(&def.provenance))?;
+        out.set_item("fake", fake_kind(&def.fake))?;
+        out.set_item("autograd", grad_kind(&def.grad))?;
+        out.set_item("pointwise", def.pointwise.as_ref().map(|p| p.to_string()))?;
+        out.set_item("generation", op.generation())?;
+        let kernels = PyList::empty(py);
+        for k in op.kernels().iter().rev() {
+            kernels.append((k.slot.name(), at(&k.provenance), k.when.as_ref().map(|w| w.describe())))?;
         }
-    }
-    out.set_item("defaults", defaults)?;
-    Ok(out)
+        out.set_item("kernels", kernels)?;
+        let table: Vec<(&str, String)> =
+            dispatcher::describe_table(op).into_iter().map(|(k, t)| (k.name(), t)).collect();
+        out.set_item("table", table)?;
+        let defaults = PyDict::new(py);
+        for p in &def.params.all {
+            if let Some(v) = &p.default {
+                // SAFETY: lock held.
+                let v = unsafe { Bound::from_owned_ptr_or_err(py, convert::value_to_object(v))? };
+                defaults.set_item(&*p.name, v)?;
+            }
+        }
+        out.set_item("defaults", defaults)?;
+        Ok(out)
+    })
 }
 
 fn at(p: &Provenance) -> (String, String, u32, String) {
@@ -323,26 +336,28 @@ pub fn kernel_function<'py>(
     slot: &str,
     kernel: Option<&str>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let op = lookup(py, name)?;
-    Ok(kernel_of(op, slot_of(slot)?, kernel).and_then(|k| match &k.kernel {
-        Kernel::Object(o) if !o.host_function().is_null() => {
-            // SAFETY: a live function held by the entry.
-            Some(unsafe { Bound::from_borrowed_ptr(py, o.host_function().cast()) })
-        }
-        _ => None,
-    }))
+    guarded(|| {
+        let op = lookup(py, name)?;
+        Ok(kernel_of(op, slot_of(slot)?, kernel).and_then(|k| match &k.kernel {
+            Kernel::Object(o) if !o.host_function().is_null() => {
+                // SAFETY: a live function held by the entry.
+                Some(unsafe { Bound::from_borrowed_ptr(py, o.host_function().cast()) })
+            }
+            _ => None,
+        }))
+    })
 }
 
 /// Puts the kernel of that name in front for this thread; returns a token.
 #[pyfunction]
 pub fn push_preference(py: Python<'_>, name: &str, kernel: &str) -> PyResult<u64> {
-    push(lookup(py, name)?, PreferenceKind::Prefer(kernel.into()))
+    guarded(|| push(lookup(py, name)?, PreferenceKind::Prefer(kernel.into())))
 }
 
 /// Enables or disables the kernels of a slot for this thread; returns a token.
 #[pyfunction]
 pub fn push_enabled(py: Python<'_>, name: &str, slot: &str, enabled: bool) -> PyResult<u64> {
-    push(lookup(py, name)?, PreferenceKind::Enabled(slot_of(slot)?, enabled))
+    guarded(|| push(lookup(py, name)?, PreferenceKind::Enabled(slot_of(slot)?, enabled)))
 }
 
 fn push(op: OpHandle, what: PreferenceKind) -> PyResult<u64> {
@@ -353,8 +368,11 @@ fn push(op: OpHandle, what: PreferenceKind) -> PyResult<u64> {
 
 /// Ends a wish.
 #[pyfunction]
-pub fn pop_preference(token: u64) {
-    state::pop_preference(token);
+pub fn pop_preference(token: u64) -> PyResult<()> {
+    guarded(|| {
+        state::pop_preference(token);
+        Ok(())
+    })
 }
 
 /// The newest kernel of a slot, of that name when one is given.
@@ -399,20 +417,28 @@ pub fn call_kernel<'py>(
     args: &Bound<'py, pyo3::types::PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let _guard = state::KeyGuard::foreign_kernel();
-    op.call(args, kwargs)
+    guarded(|| {
+        let _guard = state::KeyGuard::foreign_kernel();
+        op.call(args, kwargs)
+    })
 }
 
 /// Enters debug mode on this thread.
 #[pyfunction]
-pub fn push_debug() {
-    state::push_debug();
+pub fn push_debug() -> PyResult<()> {
+    guarded(|| {
+        state::push_debug();
+        Ok(())
+    })
 }
 
 /// Leaves one context of debug mode.
 #[pyfunction]
-pub fn pop_debug() {
-    state::pop_debug();
+pub fn pop_debug() -> PyResult<()> {
+    guarded(|| {
+        state::pop_debug();
+        Ok(())
+    })
 }
 
 /// Every built-in op as a builtin function of the module's `builtins` dict, under its own name and its aliases.

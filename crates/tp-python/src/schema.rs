@@ -104,6 +104,30 @@ impl PySchema {
         guarded(|| Ok(self.0.is_backward_compatible_with(&old.0)))
     }
 
+    /// Everything as numbers, strings, lists and dicts: `json.dumps` takes it.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        guarded(|| {
+            let d = PyDict::new(py);
+            d.set_item("schema", self.0.to_string())?;
+            d.set_item("name", self.name()?)?;
+            d.set_item("overload", self.overload()?)?;
+            let arguments = self.arguments(py)?;
+            for (given, a) in arguments.iter().zip(self.0.arguments()) {
+                given.set_item("alias", a.alias().map(ToString::to_string))?;
+            }
+            d.set_item("arguments", arguments)?;
+            let returns = self.returns(py)?;
+            for (given, r) in returns.iter().zip(self.0.returns()) {
+                given.set_item("alias_of", given.get_item("alias")?)?;
+                given.set_item("alias", r.alias().map(ToString::to_string))?;
+            }
+            d.set_item("returns", returns)?;
+            d.set_item("is_mutable", self.is_mutable()?)?;
+            d.set_item("mutated", self.mutated()?)?;
+            Ok(d)
+        })
+    }
+
     fn __str__(&self) -> PyResult<String> {
         guarded(|| Ok(self.0.to_string()))
     }

@@ -46,7 +46,7 @@ pub enum TensorError {
     Step(i64),
     #[error("too many indices: {given} for {ndim} dimensions")]
     TooManyIndices { given: usize, ndim: usize },
-    #[error("no runtime is registered for device {0}")]
+    #[error("device '{0}' is not available here; nothing was run")]
     NoDevice(Device),
     #[error("expected {wanted}, got {got}")]
     DType { wanted: DType, got: DType },

@@ -242,7 +242,7 @@ impl Layout {
         let mut out = self.clone();
         out.sizes[axis] = len;
         if len > 0 {
-            out.offset += start * self.strides[axis];
+            out.offset = self.offset_of(axis, start);
         }
         out.strides[axis] = if len > 1 { self.strides[axis].wrapping_mul(step) } else { self.strides[axis] };
         Ok(out)
@@ -259,7 +259,7 @@ impl Layout {
             return Err(TensorError::Index { index, axis, size });
         }
         let mut out = self.clone();
-        out.offset += at * self.strides[axis];
+        out.offset = self.offset_of(axis, at);
         out.sizes.remove(axis);
         out.strides.remove(axis);
         Ok(out)
@@ -311,6 +311,12 @@ impl Layout {
         out.sizes.remove(axis);
         out.strides.remove(axis);
         Ok(out)
+    }
+
+    /// Where index `at` of one axis begins. Strides of an empty tensor may be anything: nothing is reached there, so
+    /// that the sum may wrap.
+    fn offset_of(&self, axis: usize, at: i64) -> i64 {
+        self.offset.wrapping_add(at.wrapping_mul(self.strides[axis]))
     }
 
     pub fn unsqueeze(&self, axis: usize) -> Layout {

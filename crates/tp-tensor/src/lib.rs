@@ -15,6 +15,7 @@ pub mod pool;
 pub mod promote;
 pub mod runtime;
 pub mod scalar;
+mod shared;
 pub mod spec;
 pub mod storage;
 pub mod symbols;

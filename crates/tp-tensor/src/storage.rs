@@ -9,7 +9,7 @@
 use crate::device::{Device, DeviceKind};
 use crate::error::TensorError;
 use crate::header::TensorHeader;
-use crate::{pool, runtime};
+use crate::{pool, runtime, shared};
 use std::any::Any;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
@@ -36,6 +36,16 @@ pub enum StorageKind {
     Fake,
 }
 
+/// `StorageKind` as a header keeps it. From `FOREIGN` on others may reach the same memory: see `shared`.
+mod state {
+    pub const INLINE: u8 = 0;
+    pub const OWNED: u8 = 1;
+    pub const FAKE: u8 = 2;
+    pub const FOREIGN: u8 = 3;
+    pub const LENT_INLINE: u8 = 4;
+    pub const LENT_OWNED: u8 = 5;
+}
+
 #[repr(C)]
 pub struct StorageHeader {
     refs: AtomicU32,
@@ -44,9 +54,10 @@ pub struct StorageHeader {
     nbytes: usize,
     owner: Option<Box<dyn StorageOwner>>,
     device: Device,
-    kind: StorageKind,
     /// Of `mark`: the one constant, the other only ever set.
     marks: AtomicU8,
+    /// One of `state`; changes only when the memory is lent for the first time.
+    state: AtomicU8,
     fake_id: u32,
     /// Stream that last used device memory (0 = the default stream); meaningless on CPU.
     last_stream: AtomicU64,
@@ -77,7 +88,7 @@ impl<'a> Storage<'a> {
         self.0.nbytes
     }
     pub fn kind(self) -> StorageKind {
-        self.0.kind
+        self.0.kind()
     }
     pub fn device(self) -> Device {
         self.0.device
@@ -99,12 +110,29 @@ impl<'a> Storage<'a> {
     pub fn version(self) -> u32 {
         self.0.version.load(Ordering::Acquire)
     }
+    /// Counts a write; where the memory is foreign or lent out, for every storage over it.
     #[inline]
     pub fn bump_version(self) {
-        self.0.version.fetch_add(1, Ordering::Release);
+        if self.0.state.load(Ordering::Relaxed) >= state::FOREIGN {
+            return shared::bump(self.0);
+        }
+        self.0.bump();
+    }
+    /// Says that others get the address of this memory: a tensor made from it later shares its versions.
+    #[cold]
+    pub fn lend(self) {
+        let lent = match self.0.state.load(Ordering::Relaxed) {
+            state::INLINE => state::LENT_INLINE,
+            state::OWNED => state::LENT_OWNED,
+            _ => return,
+        };
+        if self.0.nbytes > 0 && self.0.device.is_cpu() {
+            shared::join(self.0);
+            self.0.state.store(lent, Ordering::Release);
+        }
     }
     pub fn fake_id(self) -> Option<u32> {
-        (self.0.kind == StorageKind::Fake).then_some(self.0.fake_id)
+        (self.0.kind() == StorageKind::Fake).then_some(self.0.fake_id)
     }
     pub fn owner(self) -> Option<&'a dyn StorageOwner> {
         self.0.owner.as_deref()
@@ -126,6 +154,24 @@ impl<'a> Storage<'a> {
 }
 
 impl StorageHeader {
+    fn kind(&self) -> StorageKind {
+        match self.state.load(Ordering::Relaxed) {
+            state::INLINE | state::LENT_INLINE => StorageKind::Inline,
+            state::OWNED | state::LENT_OWNED => StorageKind::Owned,
+            state::FAKE => StorageKind::Fake,
+            _ => StorageKind::Foreign,
+        }
+    }
+
+    pub(crate) fn nbytes(&self) -> usize {
+        self.nbytes
+    }
+
+    #[inline]
+    pub(crate) fn bump(&self) {
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
     #[inline]
     pub(crate) fn data(&self) -> *mut u8 {
         self.data
@@ -202,7 +248,12 @@ impl StorageHeader {
         owner: Box<dyn StorageOwner>,
         readonly: bool,
     ) -> Result<NonNull<StorageHeader>, TensorError> {
-        Self::with_data(data, nbytes, device, StorageKind::Foreign, Some(owner), readonly, 0)
+        let made = Self::with_data(data, nbytes, device, StorageKind::Foreign, Some(owner), readonly, 0)?;
+        if nbytes > 0 && device.is_cpu() {
+            // SAFETY: just made.
+            shared::join(unsafe { made.as_ref() });
+        }
+        Ok(made)
     }
 
     fn with_data(
@@ -244,8 +295,14 @@ impl StorageHeader {
             ptr::write(&raw mut (*p).nbytes, nbytes);
             ptr::write(&raw mut (*p).owner, owner);
             ptr::write(&raw mut (*p).device, device);
-            ptr::write(&raw mut (*p).kind, kind);
             ptr::write(&raw mut (*p).marks, AtomicU8::new(u8::from(readonly) * mark::READONLY));
+            let state = match kind {
+                StorageKind::Inline => state::INLINE,
+                StorageKind::Owned => state::OWNED,
+                StorageKind::Fake => state::FAKE,
+                StorageKind::Foreign => state::FOREIGN,
+            };
+            ptr::write(&raw mut (*p).state, AtomicU8::new(state));
             ptr::write(&raw mut (*p).fake_id, fake_id);
             ptr::write(&raw mut (*p).last_stream, AtomicU64::new(0));
         }
@@ -267,7 +324,7 @@ impl StorageHeader {
         fence(Ordering::Acquire);
         // SAFETY: this was the last reference.
         unsafe {
-            if header.kind == StorageKind::Inline {
+            if header.state.load(Ordering::Relaxed) == state::INLINE {
                 let bytes = HEADERS + header.nbytes;
                 pool::free(this.cast(), bytes);
             } else {
@@ -281,8 +338,11 @@ impl StorageHeader {
     unsafe fn free_outlined(this: NonNull<StorageHeader>) {
         // SAFETY: last reference, see `release`.
         unsafe {
+            if this.as_ref().state.load(Ordering::Relaxed) >= state::FOREIGN {
+                shared::leave(this.as_ref());
+            }
             let h = &mut *this.as_ptr();
-            if h.kind == StorageKind::Owned {
+            if h.kind() == StorageKind::Owned {
                 match (NonNull::new(h.data), h.device.kind) {
                     (Some(data), DeviceKind::Cpu) => pool::free(data, h.nbytes),
                     (Some(data), _) => {
@@ -294,7 +354,8 @@ impl StorageHeader {
                 }
             }
             drop(h.owner.take());
-            pool::free(this.cast(), HEADERS);
+            let inline = if h.kind() == StorageKind::Inline { h.nbytes } else { 0 };
+            pool::free(this.cast(), HEADERS + inline);
         }
     }
 }

@@ -166,6 +166,7 @@ tp.verify(f, (tp.ones((2,)),)).raise_if_failed()
     "TP3902": "tp.verify(lambda x: x)",
     "TP3903": 'tp.verify("tp::sqrt", tp.ones((2,)))',
     "TP3904": 'tp.library.opcheck("tp::sqrt", (tp.ones((2,)),), test_utils="test_nothing")',
+    "TP3907": "tp.library.opcheck(tp.ops.tp.sqrt, tp.ones((2,)))",
     "TP3905": 'tp.library.opcheck("tp::sqrt", (tp.ones((2,)),), rtol=1e-3)',
     "TP3906": """
 lib = tp.library.Library("ex3906", "DEF")

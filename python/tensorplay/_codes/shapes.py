@@ -71,6 +71,7 @@ tp.graph.capture(f, tp.ones((2,)))
 x = tp.ones((4,))
 tp.save("/nonexistent/x.safetensors", {"whole": x, "part": x[:2]})
 """,
+    "TP1165": 'tp.save({"x": tp.ones((2,))}, "x.safetensors")',
     "TP1164": """
 import tempfile, pathlib
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tensorplay._verify.arrays import Snapshot
@@ -32,7 +32,10 @@ def default_tolerance(*dtypes: str) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The verdict on one pair of values and the numbers behind it. `score` is error over bound: above 1 fails."""
+    """The verdict on one pair of values and the numbers behind it. `score` is error over bound: above 1 fails.
+
+    Zeros of either sign are equal here; `zeros` says where the signs differ, for callers that want the same bits.
+    """
 
     ok: bool
     detail: str
@@ -42,6 +45,7 @@ class Comparison:
     max_ulp: float = 0.0
     bad: int = 0
     total: int = 0
+    zeros: str = ""
 
 
 def compare(
@@ -69,7 +73,22 @@ def compare(
     default = default_tolerance(actual.dtype, expected.dtype)
     rtol = default[0] if rtol is None else rtol
     atol = default[1] if atol is None else atol
-    return _elements(actual.values, expected.values, actual.dtype, rtol, atol, equal_nan)
+    found = _elements(actual.values, expected.values, actual.dtype, rtol, atol, equal_nan)
+    zeros = _zeros(actual.values, expected.values) if actual.dtype in TOLERANCES else ""
+    return replace(found, zeros=zeros, detail=f"{found.detail}; {zeros}") if zeros else found
+
+
+def _zeros(actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> str:
+    """Where one value is 0 and the other -0, which a division or `atan2` tells apart."""
+    import numpy as np
+
+    got, want = actual.astype(np.float64), expected.astype(np.float64)
+    differ = (got == 0) & (want == 0) & (np.signbit(got) != np.signbit(want))
+    if not differ.any():
+        return ""
+    at = [int(i) for i in np.unravel_index(int(np.argmax(differ)), differ.shape)]
+    signs = "-0, expected 0" if np.signbit(got[tuple(at)]) else "0, expected -0"
+    return f"the sign of zero differs in {int(differ.sum())} of {differ.size} elements, first at {at}: got {signs}"
 
 
 def _numbers(got: float, want: float, rtol: float | None, atol: float | None) -> Comparison:

@@ -6,9 +6,9 @@ from typing import Any
 
 from tensorplay import _native
 from tensorplay._verify.arrays import flatten, snapshot
-from tensorplay._verify.gradients import Recorded, WithGrad, cotangents, differentiable, record
 from tensorplay._verify.inputs import Case
 from tensorplay._verify.launch import brief
+from tensorplay._verify.recorded import Recorded, WithGrad, cotangents, differentiable, record
 from tensorplay._verify.report import Tally
 from tensorplay._verify.subject import Run, Subject, structure
 from tensorplay._verify.values import Accepted, Options, compare_runs, refusal, replay, worst
@@ -110,6 +110,8 @@ def _check_forward(
         detail = f"{value}: {comparison.detail}"
         if not comparison.ok:
             values.fail(name, f"{detail}\n{where}", subject.location)
+        elif comparison.zeros:
+            values.fail(name, f"{comparison.zeros}\n{where}", subject.location)
         elif not _served(compiled.last_run, backend):
             values.skip(name, f"no region ran on {backend}: EXECUTOR says why", subject.location)
         else:

@@ -7,20 +7,20 @@ derivatives, and only there is that enough. Compiled gradients are in `compiled`
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
-from tensorplay import _native
-from tensorplay._verify.arrays import bits, flatten, is_float, is_tensor, packed, snapshot, to_numpy
+from tensorplay._verify.arrays import bits, is_float, snapshot, to_numpy
 from tensorplay._verify.compare import compare
-from tensorplay._verify.inputs import LAYOUTS, Built, Case, TensorRecipe, lay_out
+from tensorplay._verify.inputs import LAYOUTS, Case, lay_out
 from tensorplay._verify.numeric import Numeric, probe
+from tensorplay._verify.recorded import Recorded, cotangents, differentiable, record
 from tensorplay._verify.report import Tally
+from tensorplay._verify.second import check_second
 from tensorplay._verify.subject import Subject
 from tensorplay._verify.transforms import changed, put_zero
 from tensorplay._verify.values import Accepted, refusal, replay
 
-__all__ = ["Recorded", "check_gradients", "cotangents", "record"]
+__all__ = ["check_gradients"]
 
 CASES = 12
 # Cases with another number, beyond those.
@@ -28,71 +28,6 @@ NUMBERS = 2
 PROBES = 24  # elements of one tensor whose derivative is taken numerically
 ROUGHLY = 2e-4  # of the largest element: what float32 may lose over a few hundred operations
 SMALL = 256  # elements up to which a case is differentiated numerically
-
-
-class WithGrad:
-    """Grad mode on while it lasts, on this thread."""
-
-    def __enter__(self) -> None:
-        self._before = _native.set_grad_enabled(True)
-
-    def __exit__(self, *_: object) -> None:
-        _native.set_grad_enabled(self._before)
-
-
-@dataclass
-class Recorded:
-    """One recorded call: the outputs that can be differentiated and the inputs they may depend on."""
-
-    built: Built
-    outputs: list[Any]
-    indices: list[int]
-    inputs: list[tuple[str, Any]]
-
-    def gradients(self, cotangents: list[Any]) -> list[Any]:
-        """One gradient or None per input; the graph stays."""
-        tensors = [tensor for _, tensor in self.inputs]
-        with WithGrad():
-            return list(_native.grad(self.outputs, tensors, cotangents, True, False, True))
-
-
-def differentiable(case: Case, dtype: str | None) -> Case:
-    """The case with every floating tensor in `dtype` and requiring a gradient."""
-
-    def change(recipe: TensorRecipe) -> TensorRecipe:
-        if not is_float(recipe.dtype):
-            return recipe
-        return dataclasses.replace(recipe.cast(dtype) if dtype else recipe, requires_grad=True)
-
-    return case.map(f"{case.label}, {dtype}" if dtype else case.label, change)
-
-
-def record(subject: Subject, case: Case, function: Any = None) -> Recorded:
-    """Calls the subject, or another form of it, with gradients recorded."""
-    function = function or subject.function
-    built = case.build()
-    subject.seed()
-    with WithGrad():
-        results = flatten(function(*built.args, **built.kwargs))
-    found = [(i, r) for i, r in enumerate(results) if is_tensor(r) and r.requires_grad]
-    inputs = [(name, tensor) for name, tensor, _ in built.tensors if tensor.requires_grad]
-    return Recorded(built, [r for _, r in found], [i for i, _ in found], inputs)
-
-
-def cotangents(outputs: list[Any], seed: int, layout: str = "contiguous") -> list[Any]:
-    """A seeded gradient per output, in this layout ("expanded" repeats its first row)."""
-    import numpy as np
-
-    rng = np.random.Generator(np.random.PCG64([seed, 7]))
-    made = []
-    for output in outputs:
-        values = rng.standard_normal(tuple(output.shape)) + 0.25
-        stored = "float32" if output.dtype.name == "bfloat16" else output.dtype.name
-        values = values.astype(stored)
-        if layout == "expanded" and values.ndim and values.shape[0]:
-            values = packed(np.broadcast_to(values[:1], values.shape))
-        made.append(lay_out(values, output.dtype.name, layout)[0])
-    return made
 
 
 def check_gradients(subject: Subject, accepted: list[Accepted], seed: int, tally: Tally) -> None:
@@ -118,6 +53,7 @@ def check_gradients(subject: Subject, accepted: list[Accepted], seed: int, tally
         return
     for case in chosen:
         _check_case(subject, case, seed, tally)
+    check_second(subject, chosen, seed, tally)
 
 
 def _asks(case: Case) -> bool:

@@ -5,12 +5,13 @@ Gradients and compiled runs have modules of their own.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from tensorplay import _native
-from tensorplay._verify.arrays import Snapshot
+from tensorplay._verify.arrays import NoGrad, Snapshot, flatten, snapshot
 from tensorplay._verify.compare import Comparison, compare
 from tensorplay._verify.inputs import Case
 from tensorplay._verify.poison import PATTERNS, poison
@@ -23,6 +24,7 @@ __all__ = [
     "Accepted",
     "Options",
     "check_case",
+    "check_effects_seen",
     "check_kernels",
     "check_over_declared",
     "passed_over",
@@ -220,13 +222,16 @@ def compare_runs(run: Run, wanted: Run, options: Options) -> tuple[Comparison, s
 
 
 def worst(named: Iterable[tuple[str, Snapshot, Snapshot]], options: Options) -> tuple[Comparison, str]:
-    """The comparison with the highest score."""
+    """The comparison with the highest score, and the signs of zero that differ in any of them."""
     found = (Comparison(True, "no values"), "nothing")
+    zeros = ""
     for index, (name, got, want) in enumerate(named):
         comparison = compare(got, want, rtol=options.rtol, atol=options.atol)
         if index == 0 or (comparison.ok, -comparison.score) < (found[0].ok, -found[0].score):
             found = (comparison, name)
-    return found
+        if comparison.zeros and not zeros:
+            zeros = f"{name}: {comparison.zeros}"
+    return dataclasses.replace(found[0], zeros=zeros), found[1]
 
 
 def check_kernels(subject: Subject, accepted: list[Accepted], options: Options, tally: Tally) -> None:
@@ -269,6 +274,10 @@ def check_kernel(
         return
     check_writes(subject, item.case, run, kernel, tally)
     comparison, value = compare_runs(run, item.run, options)
+    if comparison.ok and comparison.zeros:
+        # Within any tolerance, and yet not the same value: a fault where the same bits are asked for.
+        tell = tally.fail if (options.rtol, options.atol) == (0.0, 0.0) else tally.skip
+        tell(f"{name}: signs of zeros", f"{comparison.zeros}\n{where}", kernel.location)
     if comparison.ok:
         detail = f"worst case '{item.case.label}', {value}: {comparison.detail}"
         tally.ok(name, detail, score=comparison.score, location=kernel.location)
@@ -306,6 +315,38 @@ def check_over_declared(subject: Subject, accepted: list[Accepted], tally: Tally
         else:
             detail = f"declared but not seen: '{name}' never changed in {len(tried)} cases; take it out of mutates_args"
             tally.fail(f"'{name}' is written to", detail, subject.location)
+
+
+def check_effects_seen(subject: Subject, accepted: list[Accepted], tally: Tally) -> None:
+    """Whether what is declared beside writes shows in any call; what no call can show is a skip that says so."""
+    name = "declared effects are seen"
+    if "random" in subject.effects:
+        if any(_differs_by_seed(subject, item) for item in accepted):
+            tally.ok(name, "random: other seeds give other results", location=subject.location)
+        else:
+            detail = (
+                f"random is declared, but two seeds gave the same bits in {len(accepted)} cases: it is kept from "
+                f"being removed and merged for nothing, unless it draws for inputs that were not tried"
+            )
+            tally.skip(name, detail, subject.location)
+    for effect in sorted(subject.effects & {"ordered", "nondeterministic"}):
+        what = "happens outside of its results" if effect == "ordered" else "may happen on another run"
+        tally.skip(name, f"{effect} is declared, and taken on trust: it {what}", subject.location)
+
+
+def _differs_by_seed(subject: Subject, item: Accepted) -> bool:
+    before, runs = _native.rng_state(), []
+    try:
+        for seed in (11, 12):
+            _native.set_rng_state((seed, 0))
+            built = item.case.build()
+            with NoGrad():
+                runs.append([snapshot(r) for r in flatten(subject.function(*built.args, **built.kwargs))])
+    except Exception:
+        return False  # the op's own checks say so
+    finally:
+        _native.set_rng_state(before)
+    return not all(a.same_bits(b) for a, b in zip(*runs, strict=False))
 
 
 def _tensors(item: Accepted) -> list[tuple[str, Any, Any]]:

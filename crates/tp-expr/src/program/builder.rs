@@ -21,7 +21,7 @@ pub enum Operand {
     Scalar(Scalar),
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ProgramBuilder {
     instrs: Vec<Instr>,
     inputs: Vec<DType>,
@@ -54,6 +54,11 @@ impl ProgramBuilder {
     /// The dtype of a value.
     pub fn dtype(&self, id: ValueId) -> Option<DType> {
         self.instrs.get(id as usize).map(|i| i.dtype)
+    }
+
+    /// How many instructions so far divide integers.
+    pub fn divisions(&self) -> usize {
+        self.instrs.iter().filter(|i| matches!(i.prim, Prim::FloorDiv | Prim::Mod)).count()
     }
 
     /// Applies one operator's expression. The result has the operator's dtype, so a low-precision chain is rounded

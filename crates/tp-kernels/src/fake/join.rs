@@ -2,7 +2,7 @@
 
 use crate::fake;
 use tp_dispatch::{Call, Error, FakeOuts, Result};
-use tp_tensor::layout::normalize_axis;
+use tp_tensor::layout::{checked_numel, normalize_axis};
 use tp_tensor::promote::promote_types;
 use tp_tensor::symbols::{self, Relation};
 use tp_tensor::{DType, Dims, Tensor};
@@ -47,7 +47,11 @@ pub fn triangle(call: &Call<'_>) -> Result<FakeOuts> {
 
 /// A tensor of the sizes given as argument 1, of the first argument's dtype.
 pub fn embedded(call: &Call<'_>) -> Result<FakeOuts> {
-    Ok(fake::like_call(call, call.ints(1)?, call.tensor(0)?.dtype()))
+    let (sizes, dtype) = (call.ints(1)?, call.tensor(0)?.dtype());
+    if fake::known(sizes).is_ok() {
+        checked_numel(sizes, dtype.itemsize())?;
+    }
+    Ok(fake::like_call(call, sizes, dtype))
 }
 
 /// What a join of tensors comes to.

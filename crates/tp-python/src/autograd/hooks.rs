@@ -2,6 +2,7 @@
 
 use super::returned::Owned;
 use super::{TensorArg, object, raised};
+use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
 use crate::hot::shell;
 use pyo3::prelude::*;
@@ -55,23 +56,28 @@ struct HookHandle {
 #[pymethods]
 impl HookHandle {
     /// Removes the hook; a second call does nothing.
-    fn remove(&self) {
-        if let Some(extra) = self.node.extra() {
-            extra.remove_hook(self.id);
-        }
+    fn remove(&self) -> PyResult<()> {
+        guarded(|| {
+            if let Some(extra) = self.node.extra() {
+                extra.remove_hook(self.id);
+            }
+            Ok(())
+        })
     }
 }
 
 /// Calls `hook(grad)` whenever a gradient of `t` is computed; a tensor it returns replaces the gradient.
 #[pyfunction]
 fn register_hook(py: Python<'_>, t: TensorArg, hook: &Bound<'_, PyAny>) -> PyResult<HookHandle> {
-    if !hook.is_callable() {
-        let message = format!("a hook must be callable, got {}", hook.get_type().name()?);
-        return Err(error::to_py(py, Error::argument("TP3306", message)));
-    }
-    let hook = Arc::new(PyHook(Owned(hook.clone().into_ptr())));
-    let (node, id) = tp_autograd::meta::register_hook(&t.0, hook).py(py)?;
-    Ok(HookHandle { node, id })
+    guarded(|| {
+        if !hook.is_callable() {
+            let message = format!("a hook must be callable, got {}", hook.get_type().name()?);
+            return Err(error::to_py(py, Error::argument("TP3306", message)));
+        }
+        let hook = Arc::new(PyHook(Owned(hook.clone().into_ptr())));
+        let (node, id) = tp_autograd::meta::register_hook(&t.0, hook).py(py)?;
+        Ok(HookHandle { node, id })
+    })
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

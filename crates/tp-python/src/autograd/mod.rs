@@ -7,9 +7,10 @@ mod packing;
 mod returned;
 mod rule;
 
+use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
 use crate::hot::shell;
-use crate::ops::copy;
+
 use pyo3::prelude::*;
 use std::sync::Arc;
 use tp_autograd::GradOptions;
@@ -28,14 +29,16 @@ struct GradRegistration {
 impl GradRegistration {
     /// Puts the rule before in its place again; nothing happens where another one has come since.
     fn undo(&self, py: Python<'_>) -> PyResult<()> {
-        let put_back = |d: &OpDef| {
-            let grad = if is_same(&d.grad, &self.own) { &self.before } else { &d.grad };
-            copy(d, None, Some(grad.clone()))
-        };
-        match self.op.def() {
-            Some(_) => Registry::global().redefine(self.op, put_back).py(py),
-            None => Ok(()),
-        }
+        guarded(|| {
+            let put_back = |d: &OpDef| {
+                let grad = if is_same(&d.grad, &self.own) { &self.before } else { &d.grad };
+                d.with(None, Some(grad.clone()))
+            };
+            match self.op.def() {
+                Some(_) => Registry::global().redefine(self.op, put_back).py(py),
+                None => Ok(()),
+            }
+        })
     }
 }
 
@@ -49,7 +52,7 @@ fn is_same(a: &GradSpec, b: &GradSpec) -> bool {
 
 fn register_spec(py: Python<'_>, op: OpHandle, spec: GradSpec) -> PyResult<GradRegistration> {
     let before = op.def().map(|d| d.grad.clone()).unwrap_or_default();
-    Registry::global().redefine(op, |d| copy(d, None, Some(spec.clone()))).py(py)?;
+    Registry::global().redefine(op, |d| d.with(None, Some(spec.clone()))).py(py)?;
     Ok(GradRegistration { op, before, own: spec })
 }
 
@@ -62,19 +65,23 @@ fn register_autograd(
     backward: &Bound<'_, PyAny>,
     setup_context: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<GradRegistration> {
-    let op = Registry::global().lookup(name).py(py)?;
-    let Some(def) = op.def() else {
-        return Err(error::to_py(py, Error::registration("TP1305", format!("{name} was unregistered"))));
-    };
-    let rule = rule::PyRule::new(op.name(), &def.schema, backward, setup_context);
-    register_spec(py, op, tp_autograd::custom_spec(Arc::new(rule)))
+    guarded(|| {
+        let op = Registry::global().lookup(name).py(py)?;
+        let Some(def) = op.def() else {
+            return Err(error::to_py(py, Error::registration("TP1305", format!("{name} was unregistered"))));
+        };
+        let rule = rule::PyRule::new(op.name(), &def.schema, backward, setup_context);
+        register_spec(py, op, tp_autograd::custom_spec(Arc::new(rule)))
+    })
 }
 
 /// Declares that `name` has no gradient: its outputs never require one.
 #[pyfunction]
 fn register_autograd_none(py: Python<'_>, name: &str) -> PyResult<GradRegistration> {
-    let op = Registry::global().lookup(name).py(py)?;
-    register_spec(py, op, GradSpec::NotDifferentiable("declared by its author"))
+    guarded(|| {
+        let op = Registry::global().lookup(name).py(py)?;
+        register_spec(py, op, GradSpec::NotDifferentiable("declared by its author"))
+    })
 }
 
 /// A tensor argument of a PyO3 function.
@@ -117,31 +124,33 @@ fn backward(
     create_graph: bool,
     inputs: Option<Vec<TensorArg>>,
 ) -> PyResult<()> {
-    tp_autograd::backward(
-        &tensors(outputs),
-        &optional(gradients),
-        options(retain_graph, create_graph, true),
-        &tensors(inputs.unwrap_or_default()),
-    )
-    .py(py)
+    guarded(|| {
+        tp_autograd::backward(
+            &tensors(outputs),
+            &optional(gradients),
+            options(retain_graph, create_graph, true),
+            &tensors(inputs.unwrap_or_default()),
+        )
+        .py(py)
+    })
 }
 
 /// How many nodes of the tape that reach Python objects are alive.
 #[pyfunction]
-fn live_nodes() -> usize {
-    crate::hot::node_host::live()
+fn live_nodes() -> PyResult<usize> {
+    guarded(|| Ok(crate::hot::node_host::live()))
 }
 
 /// Whether two tensors are over the same storage.
 #[pyfunction]
-fn shares_storage(a: TensorArg, b: TensorArg) -> bool {
-    a.0.shares_storage(&b.0)
+fn shares_storage(a: TensorArg, b: TensorArg) -> PyResult<bool> {
+    guarded(|| Ok(a.0.shares_storage(&b.0)))
 }
 
 /// Gives `t`, which a Function wrote to, the history of `made`, which its forward returned in its place.
 #[pyfunction]
 fn adopt_history(py: Python<'_>, t: TensorArg, made: TensorArg) -> PyResult<()> {
-    tp_autograd::adopt(&t.0, &made.0).py(py)
+    guarded(|| tp_autograd::adopt(&t.0, &made.0).py(py))
 }
 
 /// Gradients of `outputs` with respect to `inputs`, one per input; None where `allow_unused` permits it.
@@ -156,23 +165,29 @@ fn grad<'py>(
     create_graph: bool,
     allow_unused: bool,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let (outputs, inputs, gradients) = (tensors(outputs), tensors(inputs), optional(gradients));
-    let found =
-        tp_autograd::grad(&outputs, &inputs, &gradients, options(retain_graph, create_graph, allow_unused))
-            .py(py)?;
-    found.iter().map(|g| object(py, g.as_ref())).collect()
+    guarded(|| {
+        let (outputs, inputs, gradients) = (tensors(outputs), tensors(inputs), optional(gradients));
+        let found = tp_autograd::grad(
+            &outputs,
+            &inputs,
+            &gradients,
+            options(retain_graph, create_graph, allow_unused),
+        )
+        .py(py)?;
+        found.iter().map(|g| object(py, g.as_ref())).collect()
+    })
 }
 
 /// Counts a leaf no longer among those that others may differentiate by.
 #[pyfunction]
 fn hide_leaf(py: Python<'_>, x: TensorArg) -> PyResult<()> {
-    tp_autograd::hide_leaf(&x.0).py(py)
+    guarded(|| tp_autograd::hide_leaf(&x.0).py(py))
 }
 
 /// Whether a leaf other than `inputs` takes part in `outputs`.
 #[pyfunction]
 fn reaches_other_leaf(py: Python<'_>, outputs: Vec<TensorArg>, inputs: Vec<TensorArg>) -> PyResult<bool> {
-    tp_autograd::reaches_other_leaf(&tensors(outputs), &tensors(inputs)).py(py)
+    guarded(|| tp_autograd::reaches_other_leaf(&tensors(outputs), &tensors(inputs)).py(py))
 }
 
 // ---- what a tensor says and is told ----
@@ -200,18 +215,18 @@ struct PyNode(tp_autograd::NodeRef);
 #[pymethods]
 impl PyNode {
     /// Name of the operation.
-    fn name(&self) -> String {
-        self.0.name().to_string()
+    fn name(&self) -> PyResult<String> {
+        guarded(|| Ok(self.0.name().to_string()))
     }
 
     /// Nodes that made the inputs, with the output index each.
     #[getter]
-    fn next_functions(&self) -> Vec<(PyNode, u32)> {
-        self.0.edges().iter().map(|e| (PyNode(e.node.clone()), e.nr)).collect()
+    fn next_functions(&self) -> PyResult<Vec<(PyNode, u32)>> {
+        guarded(|| Ok(self.0.edges().iter().map(|e| (PyNode(e.node.clone()), e.nr)).collect()))
     }
 
-    fn __repr__(&self) -> String {
-        format!("<{}>", self.0.name())
+    fn __repr__(&self) -> PyResult<String> {
+        guarded(|| Ok(format!("<{}>", self.0.name())))
     }
 }
 
@@ -240,12 +255,12 @@ pub fn backward_one(
 
 #[pyfunction]
 fn retain_grad(py: Python<'_>, t: TensorArg) -> PyResult<()> {
-    tp_autograd::meta::retain_grad(&t.0).py(py)
+    guarded(|| tp_autograd::meta::retain_grad(&t.0).py(py))
 }
 
 #[pyfunction]
-fn retains_grad(t: TensorArg) -> bool {
-    tp_autograd::meta::retains_grad(&t.0)
+fn retains_grad(t: TensorArg) -> PyResult<bool> {
+    guarded(|| Ok(tp_autograd::meta::retains_grad(&t.0)))
 }
 
 /// Anomaly mode while it is entered: the first NaN in a backward pass is an error that names the recorded call.
@@ -255,16 +270,22 @@ struct AnomalyMode(Option<tp_autograd::anomaly::DetectAnomaly>);
 #[pymethods]
 impl AnomalyMode {
     #[new]
-    fn new() -> AnomalyMode {
-        AnomalyMode(None)
+    fn new() -> PyResult<AnomalyMode> {
+        guarded(|| Ok(AnomalyMode(None)))
     }
 
-    fn enter(&mut self, check_nan: bool) {
-        self.0 = Some(tp_autograd::anomaly::DetectAnomaly::enter(check_nan));
+    fn enter(&mut self, check_nan: bool) -> PyResult<()> {
+        guarded(|| {
+            self.0 = Some(tp_autograd::anomaly::DetectAnomaly::enter(check_nan));
+            Ok(())
+        })
     }
 
-    fn leave(&mut self) {
-        self.0 = None;
+    fn leave(&mut self) -> PyResult<()> {
+        guarded(|| {
+            self.0 = None;
+            Ok(())
+        })
     }
 }
 

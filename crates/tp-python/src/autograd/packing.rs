@@ -4,6 +4,7 @@
 use super::returned::Owned;
 use super::{object, raised};
 use crate::error;
+use crate::error::guarded;
 use crate::hot::shell;
 use pyo3::prelude::*;
 use std::any::Any;
@@ -90,23 +91,31 @@ struct SavedTensorsMode {
 impl SavedTensorsMode {
     #[new]
     fn new(py: Python<'_>, pack: &Bound<'_, PyAny>, unpack: &Bound<'_, PyAny>) -> PyResult<SavedTensorsMode> {
-        for (name, hook) in [("pack_hook", pack), ("unpack_hook", unpack)] {
-            if !hook.is_callable() {
-                let message = format!("{name} must be callable, got {}", hook.get_type().name()?);
-                return Err(error::to_py(py, Error::argument("TP3306", message)));
+        guarded(|| {
+            for (name, hook) in [("pack_hook", pack), ("unpack_hook", unpack)] {
+                if !hook.is_callable() {
+                    let message = format!("{name} must be callable, got {}", hook.get_type().name()?);
+                    return Err(error::to_py(py, Error::argument("TP3306", message)));
+                }
             }
-        }
-        let own = |hook: &Bound<'_, PyAny>| Owned(hook.clone().into_ptr());
-        let hooks = Arc::new(PyHooks { pack: own(pack), unpack: own(unpack) });
-        Ok(SavedTensorsMode { hooks, entered: Vec::new() })
+            let own = |hook: &Bound<'_, PyAny>| Owned(hook.clone().into_ptr());
+            let hooks = Arc::new(PyHooks { pack: own(pack), unpack: own(unpack) });
+            Ok(SavedTensorsMode { hooks, entered: Vec::new() })
+        })
     }
 
-    fn enter(&mut self) {
-        self.entered.push(SavedTensorsHooks::push(self.hooks.clone()));
+    fn enter(&mut self) -> PyResult<()> {
+        guarded(|| {
+            self.entered.push(SavedTensorsHooks::push(self.hooks.clone()));
+            Ok(())
+        })
     }
 
-    fn leave(&mut self) {
-        self.entered.pop();
+    fn leave(&mut self) -> PyResult<()> {
+        guarded(|| {
+            self.entered.pop();
+            Ok(())
+        })
     }
 }
 

@@ -99,7 +99,7 @@ unsafe fn wrong(op: &str, p: &Param, obj: Obj) -> Error {
         e = e.note("pass a list: [x]");
     } else if is_list || p.kind == ParamKind::Tensor {
         // SAFETY: live object.
-        if let Some(way) = unsafe { foreign_array(obj) } {
+        if let Some(way) = unsafe { foreign_array(obj) }.or_else(|| error::unannotated(op, p, &got)) {
             e = e.note(way);
         }
     } else if matches!(p.kind, ParamKind::Ints | ParamKind::Floats) && got == "generator" {

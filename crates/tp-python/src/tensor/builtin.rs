@@ -4,8 +4,8 @@
 use std::sync::OnceLock;
 use tp_dispatch::dispatcher::Session;
 use tp_dispatch::kernel::HostArgs;
-use tp_dispatch::state::KeyGuard;
-use tp_dispatch::{Arg, Error, OpHandle, Registry, Result, Rets, Value};
+use tp_dispatch::state::{self, KeyGuard};
+use tp_dispatch::{Arg, DispatchKey, Error, OpHandle, Registry, Result, Rets, Value};
 use tp_tensor::Tensor;
 
 /// One built-in op by name.
@@ -63,6 +63,8 @@ impl Builtin {
             return self.call(args);
         }
         let _unrecorded = KeyGuard::foreign_kernel();
+        // The guard brings it back: inside of a fake rule nothing else is real.
+        state::set_included(DispatchKey::Meta, false);
         self.call(args)
     }
 

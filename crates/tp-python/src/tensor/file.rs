@@ -83,11 +83,22 @@ impl View for &Saved {
 #[pyo3(signature = (path, tensors, *, metadata=None))]
 pub fn save(
     py: Python<'_>,
-    path: PathBuf,
-    tensors: &Bound<'_, PyMapping>,
+    path: &Bound<'_, PyAny>,
+    tensors: &Bound<'_, PyAny>,
     metadata: Option<HashMap<String, String>>,
 ) -> PyResult<()> {
     guarded(|| {
+        let misplaced = |what: &str, got: &Bound<'_, PyAny>| {
+            let message = format!("save takes {what}, got {}", got.get_type());
+            error::to_py(
+                py,
+                Error::argument("TP1165", message).note("the order is save(path, {name: tensor})"),
+            )
+        };
+        let path: PathBuf = path.extract().map_err(|_| misplaced("a path first", path))?;
+        let tensors = tensors
+            .cast::<PyMapping>()
+            .map_err(|_| misplaced("a dict of tensors after the path", tensors))?;
         let mut given = Vec::new();
         for pair in tensors.items()?.iter() {
             let (name, value): (String, Bound<'_, PyAny>) = pair.extract()?;

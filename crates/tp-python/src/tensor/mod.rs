@@ -51,6 +51,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
         values::rng_state,
         values::set_rng_state,
     );
+    m.add_class::<values::RandomDraws>()?;
     Ok(())
 }
 

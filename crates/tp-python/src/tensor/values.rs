@@ -9,6 +9,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use tp_dispatch::{Arg, Error, Result};
+use tp_kernels::draws::{self, Draws};
 use tp_tensor::{Device, Scalar, Tensor, dispatch_dtype};
 
 /// All elements in row-major order, wherever they are.
@@ -86,12 +87,55 @@ pub fn manual_seed(seed: u64) -> PyResult<()> {
 
 /// Seed and position of the generator: what `set_rng_state` needs to go on from here.
 #[pyfunction]
-pub fn rng_state() -> (u64, u64) {
-    tp_kernels::random::get_state()
+pub fn rng_state() -> PyResult<(u64, u64)> {
+    guarded(|| Ok(tp_kernels::random::get_state()))
 }
 
 /// Puts the generator where `rng_state` found it.
 #[pyfunction]
-pub fn set_rng_state(state: (u64, u64)) {
-    tp_kernels::random::set_state(state.0, state.1);
+pub fn set_rng_state(state: (u64, u64)) -> PyResult<()> {
+    guarded(|| {
+        tp_kernels::random::set_state(state.0, state.1);
+        Ok(())
+    })
+}
+
+/// What a stretch of a program drew: noted while it is recorded, given again while it is replayed.
+#[pyclass(module = "tensorplay._native")]
+#[derive(Default)]
+pub struct RandomDraws {
+    draws: Draws,
+    entered: Vec<draws::Entered>,
+}
+
+#[pymethods]
+impl RandomDraws {
+    #[new]
+    fn new() -> PyResult<RandomDraws> {
+        guarded(|| Ok(RandomDraws::default()))
+    }
+
+    /// Notes what this thread draws, until `leave`.
+    fn record(&mut self) -> PyResult<()> {
+        guarded(|| {
+            self.entered.push(self.draws.record());
+            Ok(())
+        })
+    }
+
+    /// Gives this thread the same draws again, until `leave`.
+    fn replay(&mut self) -> PyResult<()> {
+        guarded(|| {
+            self.entered.push(self.draws.replay());
+            Ok(())
+        })
+    }
+
+    /// Ends the newest of both.
+    fn leave(&mut self) -> PyResult<()> {
+        guarded(|| {
+            self.entered.pop();
+            Ok(())
+        })
+    }
 }

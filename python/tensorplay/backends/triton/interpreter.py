@@ -169,7 +169,7 @@ def _main(folder: str, text: str) -> None:
     if op is None or function is None:
         raise LookupError(f"importing {task['module']} did not define {name} with a Triton kernel")
     at = ("interpreted", task["file"], 0, "triton-interpreter")
-    _native.register_kernel(name, "cpu", function, at)
+    _native.register_kernel(name, ("cpu", function, at, None, (), False))
     tensors = _native.load(f"{folder}/in")
     arguments = {int(k): v for k, v in {**tensors, **task["plain"]}.items()}
     values = [arguments[i] for i in range(len(arguments))]

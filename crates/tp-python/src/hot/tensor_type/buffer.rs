@@ -98,6 +98,7 @@ unsafe fn export(op: Obj, view: *mut Py_buffer, flags: c_int) -> Result<(), Stri
         v.suboffsets = ptr::null_mut();
         v.internal = Box::into_raw(exported).cast();
         v.obj = ffi::Py_NewRef(op);
+        t.storage().lend();
         Ok(())
     }
 }

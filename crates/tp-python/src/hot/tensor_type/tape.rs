@@ -82,12 +82,14 @@ unsafe fn tensors(obj: Obj, name: &str) -> Result<Vec<Tensor>> {
         if shell::is_tensor(obj) {
             return Ok(vec![shell::tensor_of(obj).clone()]);
         }
-        let Some(items) = convert::sequence(obj)
-            .filter(|items| !items.is_empty() && items.iter().all(|&t| shell::is_tensor(t)))
+        let Some(items) = convert::sequence(obj).filter(|items| items.iter().all(|&t| shell::is_tensor(t)))
         else {
-            let message = format!("'{name}' must be a Tensor or a list of tensors with at least one");
-            return Err(Error::argument("TP1016", message));
+            return Err(Error::argument("TP1002", format!("'{name}' must be a Tensor or a list of tensors")));
         };
+        if items.is_empty() {
+            let message = format!("{name} is empty: name a tensor, or leave it out for all leaves");
+            return Err(Error::argument("TP3309", message));
+        }
         Ok(items.iter().map(|&t| shell::tensor_of(t).clone()).collect())
     }
 }

@@ -33,6 +33,7 @@ pub fn describe(t: &Tensor) -> Result<DlTensor> {
     if t.requires_grad() {
         return Err(buffer_error("a tensor that requires a gradient cannot be exported; use x.detach()"));
     }
+    t.storage().lend();
     Ok(DlTensor {
         data: if t.numel() == 0 { ptr::null_mut() } else { t.data_ptr().cast() },
         device: DlDevice::of(t.device())?,
