@@ -159,7 +159,7 @@ impl PySymInt {
     }
 
     fn __divmod__<'py>(&self, by: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
-        Ok((self.__floordiv__(by)?, self.__mod__(by)?))
+        guarded(|| Ok((self.__floordiv__(by)?, self.__mod__(by)?)))
     }
 
     fn __truediv__(&self, py: Python<'_>, by: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
@@ -186,8 +186,8 @@ impl PySymInt {
         })
     }
 
-    fn __pos__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        slf
+    fn __pos__(slf: PyRef<'_, Self>) -> PyResult<PyRef<'_, Self>> {
+        guarded(|| Ok(slf))
     }
 
     fn __richcmp__<'py>(&self, other: &Bound<'py, PyAny>, op: CompareOp) -> PyResult<Bound<'py, PyAny>> {
@@ -233,11 +233,11 @@ impl PySymInt {
     }
 
     fn __int__(&self, py: Python<'_>) -> PyResult<i64> {
-        self.__index__(py)
+        guarded(|| self.__index__(py))
     }
 
     fn __float__(&self, py: Python<'_>) -> PyResult<f64> {
-        Ok(self.__index__(py)? as f64)
+        guarded(|| Ok(self.__index__(py)? as f64))
     }
 
     fn __repr__(&self) -> PyResult<String> {
@@ -246,7 +246,7 @@ impl PySymInt {
 
     /// As text: `f"{n:>8}"`.
     fn __format__<'py>(&self, py: Python<'py>, spec: &str) -> PyResult<Bound<'py, PyAny>> {
-        self.poly.to_string().into_pyobject(py)?.call_method1("__format__", (spec,))
+        guarded(|| self.poly.to_string().into_pyobject(py)?.call_method1("__format__", (spec,)))
     }
 }
 
