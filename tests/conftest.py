@@ -47,6 +47,7 @@ ONE_THREAD = {
     "test_verify.py": "its ops have fixed names",
     "test_verify_faults.py": "its ops have fixed names",
     "test_verify_more_faults.py": "its ops have fixed names",
+    "test_verify_second_look.py": "its ops have fixed names",
 }
 
 
