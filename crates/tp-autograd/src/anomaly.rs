@@ -1,5 +1,6 @@
-//! Anomaly mode, a setting of the thread: while it is on, nodes remember where they were recorded, whatever fails in their backward names that
-//! place, and the first node whose backward gives a NaN is an error. Off, it costs one relaxed load per recorded node.
+//! Anomaly mode, a setting of the thread: while it is on, nodes remember where they were recorded, whatever fails in
+//! their backward names that place, and the first node whose backward gives a NaN is an error. Off, it costs one relaxed
+//! load per recorded node.
 
 use crate::tape::Node;
 use std::sync::Arc;

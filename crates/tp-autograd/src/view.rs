@@ -16,6 +16,7 @@
 //! * A linked view that requires grad has a base that does, whose history is at least as new.
 //! * No history here owns a tensor of the family: views own their base's header, never the other way round.
 
+use crate::formulas::Named;
 use crate::mode::GradMode;
 use crate::rule::{BackwardCtx, Gradients, Rule, RuleHandle, VjpRule};
 use crate::tape::{Edge, Edges, NodeRef, Recipe, Saved, Saver, flag};
@@ -247,14 +248,8 @@ fn erase(ctx: &BackwardCtx<'_>, grad: &Tensor) -> Result<Tensor> {
 /// The view in a gradient that nobody else sees, to be written to; so a chain of writes costs what it writes, not the
 /// whole base each time. None where a fresh gradient has to be made.
 fn hole(ctx: &BackwardCtx<'_>, grad: &Tensor) -> Option<Tensor> {
-    let is_ours = !state::is_grad_enabled()
-        && grad.ref_count() == 1
-        && grad.storage().live_headers() == 1
-        && !grad.storage().is_readonly()
-        && !grad.is_fake()
-        && !grad.requires_grad()
-        && grad.host().is_null();
-    if !is_ours || grad.strides() != ctx.ints(1) {
+    if state::is_grad_enabled() || grad.requires_grad() || !grad.is_unseen() || grad.strides() != ctx.ints(1)
+    {
         return None;
     }
     let (sizes, strides) = (ctx.ints(2).into(), ctx.ints(3).into());
@@ -262,24 +257,14 @@ fn hole(ctx: &BackwardCtx<'_>, grad: &Tensor) -> Option<Tensor> {
 }
 
 /// From a base's history to that of a view of it.
-struct Follow;
-static FOLLOW: Follow = Follow;
+static FOLLOW: Named = Named::new("view_of_base", 1, saved_by_hand, |ctx, grad, out| {
+    out.set(0, embed(ctx, &ops::sum_to_size(grad.clone(), ctx.ints(2))?)?);
+    Ok(())
+});
 
-impl VjpRule for Follow {
-    fn name(&self) -> &str {
-        "view_of_base"
-    }
-
-    fn backward(
-        &self,
-        ctx: &BackwardCtx<'_>,
-        grads: &[Option<Tensor>],
-        out: &mut Gradients<'_>,
-    ) -> Result<()> {
-        let Some(Some(grad)) = grads.first() else { return Ok(()) };
-        out.set(0, embed(ctx, &ops::sum_to_size(grad.clone(), ctx.ints(2))?)?);
-        Ok(())
-    }
+/// These nodes belong to no call: `node` saves what they need.
+fn saved_by_hand(_: &Call<'_>, _: &mut Saver<'_>) -> Result<()> {
+    Ok(())
 }
 
 /// Base before a write: what is outside of the view (output 0), and the view (output 1).
@@ -316,38 +301,23 @@ impl VjpRule for Open {
 }
 
 /// Base after a write: what is outside of the view (argument 0), and what was written (argument 1).
-struct Close;
-static CLOSE: Close = Close;
-
-impl VjpRule for Close {
-    fn name(&self) -> &str {
-        "write_through_view"
+static CLOSE: Named = Named::new("write_through_view", 3, saved_by_hand, |ctx, grad, out| {
+    if ctx.needs(1) {
+        out.set(1, part(ctx, grad)?);
     }
-
-    fn backward(
-        &self,
-        ctx: &BackwardCtx<'_>,
-        grads: &[Option<Tensor>],
-        out: &mut Gradients<'_>,
-    ) -> Result<()> {
-        let Some(Some(grad)) = grads.first() else { return Ok(()) };
-        if ctx.needs(1) {
-            out.set(1, part(ctx, grad)?);
-        }
-        if ctx.needs(0) {
-            let outside = match hole(ctx, grad) {
-                Some(hole) => {
-                    let _mode = GradMode::no_grad();
-                    ops::ZERO_.call(&[Arg::Tensor(&hole)])?;
-                    grad.clone()
-                }
-                None => erase(ctx, grad)?,
-            };
-            out.set(0, outside);
-        }
-        Ok(())
+    if ctx.needs(0) {
+        let outside = match hole(ctx, grad) {
+            Some(hole) => {
+                let _mode = GradMode::no_grad();
+                ops::ZERO_.call(&[Arg::Tensor(&hole)])?;
+                grad.clone()
+            }
+            None => erase(ctx, grad)?,
+        };
+        out.set(0, outside);
     }
-}
+    Ok(())
+});
 
 // ---- what is refused ----
 

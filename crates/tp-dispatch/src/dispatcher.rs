@@ -110,9 +110,7 @@ impl ArgKeys {
         }
         keys
     }
-}
 
-impl ArgKeys {
     /// For a call with a symbolic size among its numbers: without a tensor it makes one without data.
     #[cold]
     #[must_use]

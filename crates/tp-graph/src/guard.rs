@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tp_dispatch::{Arg, OpHandle, registry, state};
 use tp_tensor::dim::Dims;
+use tp_tensor::layout::same_dims;
 use tp_tensor::{DType, Device, Tensor, keybits};
 
 #[derive(Debug)]
@@ -90,8 +91,8 @@ impl TensorGuard {
             && t.dtype() == self.dtype
             && t.device() == self.device
             && t.is_contiguous() == self.contiguous
-            && equal(t.sizes(), &self.sizes)
-            && (self.contiguous || equal(t.strides(), &self.strides))
+            && same_dims(t.sizes(), &self.sizes)
+            && (self.contiguous || same_dims(t.strides(), &self.strides))
     }
 
     fn requires_grad(&self) -> bool {
@@ -135,12 +136,6 @@ impl TensorGuard {
         }
         format!("{name}.stride() == {}, got {}", tuple(&self.strides), tuple(t.strides()))
     }
-}
-
-/// Few elements: a loop is shorter than a call of memcmp.
-#[inline(always)]
-fn equal(a: &[i64], b: &[i64]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x == y)
 }
 
 /// Where an input of a graph comes from.

@@ -163,6 +163,17 @@ impl Tensor {
         self.head().refs.load(Ordering::Acquire)
     }
 
+    /// One handle, one header over memory of its own that may be written, and no object of the host: nobody would notice
+    /// a write.
+    #[inline]
+    pub fn is_unseen(&self) -> bool {
+        self.ref_count() == 1
+            && self.storage().live_headers() == 1
+            && !self.storage().is_readonly()
+            && !self.is_fake()
+            && self.host().is_null()
+    }
+
     // ---- flags, keys and slots for the layers above ----
 
     #[inline]

@@ -26,12 +26,7 @@ fn is_ours(t: &Tensor) -> bool {
 /// The same, whether recorded or not.
 #[inline]
 fn is_sole(t: &Tensor) -> bool {
-    t.ref_count() == 1
-        && t.storage().live_headers() == 1
-        && !t.storage().is_readonly()
-        && !t.is_fake()
-        && t.is_contiguous()
-        && t.host().is_null()
+    t.is_unseen() && t.is_contiguous()
 }
 
 /// A gradient that is given to the user as it is: not the object of somebody else, and with a history only where one

@@ -30,7 +30,7 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    const fn new(
+    pub(crate) const fn new(
         name: &'static str,
         args: u64,
         save: fn(&Call<'_>, &mut Saver<'_>) -> Result<()>,
