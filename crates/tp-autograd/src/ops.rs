@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 use tp_dispatch::{Arg, DispatchKey, Error, OpHandle, Registry, Result, call_one, state};
-use tp_tensor::{DType, Scalar, Tensor, keybits};
+use tp_tensor::{DType, Device, Scalar, Tensor, keybits};
 
 /// One built-in op.
 pub(crate) struct Builtin {
@@ -114,13 +114,48 @@ pub(crate) fn reshape(x: &Tensor, sizes: &[i64]) -> Result<Tensor> {
 
 #[inline]
 pub(crate) fn expand(x: &Tensor, sizes: &[i64]) -> Result<Tensor> {
-    // Where no layer looks on, the call would do nothing but make this view.
-    let bare =
-        x.keys() == keybits::CPU && state::with(|s| s.effective(keybits::CPU)) == DispatchKey::Cpu.set();
-    if bare && let Some(view) = x.broadcast(sizes) {
+    if is_bare(x)
+        && let Some(view) = x.broadcast(sizes)
+    {
         return Ok(view);
     }
     EXPAND.call(&[Arg::Tensor(x), Arg::Ints(sizes)])
+}
+
+/// No layer looks on at a call of `x`: the CPU kernel is all there is to it.
+#[inline(always)]
+fn is_bare(x: &Tensor) -> bool {
+    x.keys() == keybits::CPU && state::with(|s| s.effective(keybits::CPU)) == DispatchKey::Cpu.set()
+}
+
+/// Up to here filling memory costs less than a view of one element, and what reads it afterwards costs less too.
+const SMALL: i64 = 1024;
+
+/// `x` repeated to `sizes`: a view, or where a value is repeated a few times a tensor of its own.
+#[inline]
+pub(crate) fn repeat(x: &Tensor, sizes: &[i64]) -> Result<Tensor> {
+    let numel = sizes.iter().fold(1i64, |n, &size| n.wrapping_mul(size));
+    if x.ndim() == 0 && (0..=SMALL).contains(&numel) && is_bare(x) {
+        match x.dtype() {
+            DType::F32 => return filled::<f32>(x, sizes),
+            DType::F64 => return filled::<f64>(x, sizes),
+            _ => {}
+        }
+    }
+    expand(x, sizes)
+}
+
+/// A CPU tensor of `T` of which every element is the one of `x`, a CPU tensor of `T` too.
+#[inline(always)]
+fn filled<T: Copy>(x: &Tensor, sizes: &[i64]) -> Result<Tensor> {
+    let out = Tensor::empty(sizes, x.dtype(), Device::CPU)?;
+    let target = out.data_ptr().cast::<T>();
+    // SAFETY: `x` has an element, and foreign memory may be unaligned; `out` is fresh.
+    unsafe {
+        let value = x.data_ptr().cast::<T>().read_unaligned();
+        (0..out.numel() as usize).for_each(|i| target.add(i).write(value));
+    }
+    Ok(out)
 }
 
 pub(crate) fn permute(x: &Tensor, axes: &[i64]) -> Result<Tensor> {

@@ -1,7 +1,7 @@
 //! Differentiation rules: what to save when a call is recorded, and how gradients of the outputs become gradients of
 //! the inputs. Which rule an op has is decided in `resolve`.
 
-use crate::discard::discard;
+use crate::discard::Brief;
 use crate::tape::{self, Edge, NodeRef, SavedTensor, Saver, Spec};
 use smallvec::SmallVec;
 use std::ptr::NonNull;
@@ -145,18 +145,12 @@ pub fn custom_spec(rule: Arc<dyn VjpRule>) -> GradSpec {
 /// One node's backward call: what it saved, and who needs a gradient.
 pub struct BackwardCtx<'a> {
     pub(crate) node: &'a NodeRef,
-    pub(crate) saved: SmallVec<[SavedTensor; 3]>,
+    pub(crate) saved: Brief<[SavedTensor; 3]>,
     /// The graph is given up: nothing saved is there for another pass.
     pub(crate) last: bool,
 }
 
 impl<'a> BackwardCtx<'a> {
-    /// Drops it, without a call where nothing was saved.
-    #[inline(always)]
-    pub(crate) fn spend(self) {
-        discard(self.saved);
-    }
-
     pub fn node(&self) -> &'a NodeRef {
         self.node
     }
@@ -200,7 +194,7 @@ impl<'a> BackwardCtx<'a> {
     /// Hands `f` a copy, for a reader that may outlive this call.
     pub fn copied<R>(&self, f: impl FnOnce(&BackwardCtx<'_>) -> R) -> R {
         let node = self.node.clone();
-        f(&BackwardCtx { node: &node, saved: self.saved.clone(), last: self.last })
+        f(&BackwardCtx { node: &node, saved: Brief::new(self.saved.clone()), last: self.last })
     }
 
     #[inline]
@@ -276,7 +270,7 @@ impl<'a> BackwardCtx<'a> {
 /// Gradients of the inputs as a rule gives them, one place per edge. A place left empty means no gradient.
 pub struct Gradients<'a> {
     pub(crate) edges: &'a [Edge],
-    pub(crate) slots: SmallVec<[Option<Tensor>; 2]>,
+    pub(crate) slots: Brief<[Option<Tensor>; 2]>,
 }
 
 impl<'a> Gradients<'a> {
@@ -286,17 +280,16 @@ impl<'a> Gradients<'a> {
             n @ 0..=2 => SmallVec::from_buf_and_len([None, None], n),
             n => std::iter::repeat_with(|| None).take(n).collect(),
         };
-        Gradients { edges, slots }
+        Gradients { edges, slots: Brief::new(slots) }
     }
 
-    /// Drops it, without a call where every gradient was taken.
+    /// Empties the list, without a call where every gradient was taken.
     #[inline(always)]
-    pub(crate) fn spend(mut self) {
-        if !self.slots.spilled() && self.slots.iter().all(Option::is_none) {
+    pub(crate) fn spend(&mut self) {
+        if self.slots.iter().all(Option::is_none) {
             // SAFETY: nothing is in the slots.
             unsafe { self.slots.set_len(0) };
         }
-        discard(self.slots);
     }
 
     /// The gradient of argument `arg`; ignored where none is needed.

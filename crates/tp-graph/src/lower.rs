@@ -425,10 +425,9 @@ fn fast(plan: &Plan) -> Option<Fast> {
     if inputs.len() > FAST_INPUTS {
         return None;
     }
-    let inputs: SmallVec<[u32; FAST_INPUTS]> = inputs.iter().map(input).collect::<Option<_>>()?;
+    let inputs: Box<[u32]> = inputs.iter().map(input).collect::<Option<_>>()?;
     let (types, promise) = (kernel.types().0, &output.promise);
     let like =
         types.iter().position(|s| s.sizes == promise.sizes && s.device.is_cpu() && promise.device.is_cpu());
-    let like = like.map(|k| inputs[k]);
     Some(Fast { inputs, like, output: output.promise.clone(), kernel: kernel.clone() })
 }

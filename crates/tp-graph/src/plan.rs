@@ -132,9 +132,10 @@ pub struct Plan {
 
 /// One flat native region with one output, which is all the graph returns. Its inputs are the graph's.
 pub(crate) struct Fast {
-    pub inputs: SmallVec<[u32; FAST_INPUTS]>,
-    /// An input of the output's sizes on the CPU: quicker to make the output from.
-    pub like: Option<u32>,
+    /// At most `FAST_INPUTS`.
+    pub inputs: Box<[u32]>,
+    /// Position of an input of the output's sizes on the CPU: quicker to make the output from.
+    pub like: Option<usize>,
     pub output: TensorSpec,
     pub kernel: Arc<NativeKernel>,
 }

@@ -77,12 +77,17 @@ impl Fast {
     #[inline]
     pub(crate) unsafe fn run<'t>(&self, input: impl Fn(usize) -> Result<&'t Tensor>) -> Result<Tensor> {
         let mut reads = [std::ptr::null(); FAST_INPUTS];
-        for (read, &i) in reads.iter_mut().zip(&self.inputs) {
-            *read = input(i as usize)?.data_ptr().cast_const();
+        let mut like = None;
+        for (k, (read, &i)) in reads.iter_mut().zip(&self.inputs).enumerate() {
+            let t = input(i as usize)?;
+            if self.like == Some(k) {
+                like = Some(t);
+            }
+            *read = t.data_ptr().cast_const();
         }
         let spec = &self.output;
-        let out = match self.like {
-            Some(i) => Tensor::empty_like_contiguous(input(i as usize)?, spec.dtype)?,
+        let out = match like {
+            Some(t) => Tensor::empty_like_contiguous(t, spec.dtype)?,
             None => Tensor::empty(&spec.sizes, spec.dtype, spec.device)?,
         };
         // SAFETY: the caller's promise; the output is fresh.

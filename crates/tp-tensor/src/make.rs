@@ -22,7 +22,10 @@ impl Tensor {
     pub fn empty(sizes: &[i64], dtype: DType, device: Device) -> Result<Tensor> {
         let numel = layout::checked_numel(sizes, dtype.itemsize())?;
         let nbytes = numel as usize * dtype.itemsize();
-        let storage = StorageHeader::new_on(nbytes, device)?;
+        let storage = match device.kind {
+            DeviceKind::Cpu => StorageHeader::new_cpu(nbytes)?,
+            _ => StorageHeader::new_on(nbytes, device)?,
+        };
         Ok(Self::first(storage, sizes, None, numel, 0, dtype, device))
     }
 

@@ -6,6 +6,7 @@
 use super::reach::{ByNode, Reach, id};
 use super::{accumulate, check};
 use crate::anomaly;
+use crate::discard::Brief;
 use crate::rule::{BackwardCtx, Gradients};
 use crate::tape::{Claim, Kept, Node, NodeExtra, NodeRef};
 use smallvec::SmallVec;
@@ -221,18 +222,8 @@ impl Run {
         } else if node.is_leaf() {
             return finish_leaf(node, grads);
         }
-        let mut ctx = BackwardCtx { node, saved: SmallVec::new(), last: !self.retain };
-        if !node.open_saved(self.retain, &mut ctx.saved) {
-            return Err(anomaly::located(node, freed(node)));
-        }
         let mut out = Gradients::new(node.edges());
-        if let Err(e) = node.rule().backward(&ctx, grads, &mut out) {
-            if !self.retain {
-                node.restore_saved(ctx.saved);
-            }
-            return Err(anomaly::located(node, e));
-        }
-        ctx.spend();
+        self.apply(node, grads, &mut out)?;
         // Given up before the results go on, so that a gradient handed through is nobody else's.
         grads.iter_mut().for_each(|g| *g = None);
         if let (false, Some(extra)) = (self.retain, node.extra()) {
@@ -243,11 +234,27 @@ impl Run {
         done
     }
 
+    /// Runs the node's rule over what it saved.
+    #[inline(always)]
+    fn apply(&self, node: &NodeRef, grads: &[Option<Tensor>], out: &mut Gradients<'_>) -> Result<()> {
+        let mut ctx = BackwardCtx { node, saved: Brief::new(SmallVec::new()), last: !self.retain };
+        if !node.open_saved(self.retain, &mut ctx.saved) {
+            return Err(anomaly::located(node, freed(node)));
+        }
+        let done = node.rule().backward(&ctx, grads, out);
+        done.map_err(|e| {
+            if !self.retain {
+                node.restore_saved(std::mem::take(&mut *ctx.saved));
+            }
+            anomaly::located(node, e)
+        })
+    }
+
     #[inline(always)]
     fn pass_on(&mut self, node: &NodeRef, out: &mut Gradients<'_>) -> Result<()> {
         let foreign = node.has_shared_rule() && node.rule().is_foreign();
-        for (k, edge) in node.edges().iter().enumerate() {
-            let Some(mut grad) = out.slots[k].take() else { continue };
+        for ((k, edge), slot) in node.edges().iter().enumerate().zip(out.slots.iter_mut()) {
+            let Some(mut grad) = slot.take() else { continue };
             if foreign {
                 grad = check::fit_input(node, k, grad).map_err(|e| anomaly::located(node, e))?;
             }

@@ -118,11 +118,14 @@ fn operand_bits(call: &Call<'_>, out: &Tensor, set: u64) -> (u64, u32) {
 unsafe fn save(call: &Call<'_>, out: &Tensor, uses: u64, set: u64, bits: u64, draft: &mut Draft) {
     // SAFETY: the caller's promise.
     unsafe {
-        for_each_bit(uses, |i| match call.args.get(i) {
-            None => draft.save(SavedTensor::output(out, 0)),
-            Some(Arg::Tensor(t)) => draft.save(SavedTensor::input(t)),
-            Some(Arg::Scalar(s)) => draft.value(Value::Scalar(*s)),
-            Some(other) => draft.value(Value::Scalar(other.scalar().unwrap_or(Scalar::Int(0)))),
+        for_each_bit(uses, |i| {
+            let number = match call.args.get(i) {
+                None => return draft.save(SavedTensor::output(out, 0)),
+                Some(Arg::Tensor(t)) => return draft.save(SavedTensor::input(t)),
+                Some(Arg::Scalar(s)) => *s,
+                Some(other) => other.scalar().unwrap_or(Scalar::Int(0)),
+            };
+            draft.value(Value::Scalar(number));
         });
         if bits & ((1 << MOST) - 1) != 0 {
             let mut k = 0;

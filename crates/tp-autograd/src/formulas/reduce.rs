@@ -1,5 +1,5 @@
-//! Rules of reductions. The gradient of a reduced value is spread over what was reduced: as a view, so a sum costs
-//! nothing here.
+//! Rules of reductions. The gradient of a reduced value is spread over what was reduced: as a view, so the sum of a
+//! large tensor costs nothing here, or as a small tensor of its own.
 
 use super::{Named, axes_of, dtype_bits, dtype_of_bits, reduced_count};
 use crate::ops;
@@ -46,7 +46,7 @@ fn with_axes(ctx: &BackwardCtx<'_>, reduced: &Tensor) -> Result<Tensor> {
 
 fn spread(ctx: &BackwardCtx<'_>, reduced: &Tensor) -> Result<Tensor> {
     if ctx.ints(0).is_empty() {
-        return ops::expand(reduced, ctx.input_sizes(0));
+        return ops::repeat(reduced, ctx.input_sizes(0));
     }
     ops::expand(&with_axes(ctx, reduced)?, ctx.input_sizes(0))
 }
@@ -65,7 +65,7 @@ fn save_sum(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
 
 fn sum(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
     let spread = match ctx.input_spec(0) {
-        Some(x) if x.dtype == grad.dtype() && ctx.values().is_empty() => ops::expand(grad, &x.sizes)?,
+        Some(x) if x.dtype == grad.dtype() && ctx.values().is_empty() => ops::repeat(grad, &x.sizes)?,
         Some(x) if x.dtype != grad.dtype() => spread(ctx, &ops::astype(grad.clone(), x.dtype)?)?,
         _ => spread(ctx, grad)?,
     };

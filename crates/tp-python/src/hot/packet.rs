@@ -189,7 +189,22 @@ pub unsafe fn short(op: OpHandle, args: &[Arg<'_>]) -> Result<Obj> {
 /// The interpreter lock is held.
 #[inline(always)]
 pub unsafe fn run(session: &Session<'_>, op: OpHandle, args: &[Arg<'_>], host: HostArgs) -> Result<Obj> {
-    let keys = ArgKeys::of(args);
+    // SAFETY: lock held.
+    unsafe { run_keyed(session, op, ArgKeys::of(args), args, host) }
+}
+
+/// As `run`, for a caller that knows the keys.
+///
+/// # Safety
+/// The interpreter lock is held.
+#[inline(always)]
+pub unsafe fn run_keyed(
+    session: &Session<'_>,
+    op: OpHandle,
+    keys: ArgKeys,
+    args: &[Arg<'_>],
+    host: HostArgs,
+) -> Result<Obj> {
     // SAFETY: lock held.
     unsafe {
         match session.short(keys, args) {

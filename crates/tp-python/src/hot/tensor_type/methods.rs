@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use std::ffi::CString;
 use std::sync::{Arc, OnceLock};
 use tp_dispatch::bind::{ParamKind, Params};
-use tp_dispatch::dispatcher::Session;
+use tp_dispatch::dispatcher::{ArgKeys, Session};
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::{Arg, Error, OpDef, OpHandle, Registry, Result, Value};
 use tp_tensor::Dim;
@@ -180,8 +180,10 @@ unsafe fn defaulted(method: &Method, given: &[Arg<'_>]) -> Option<Result<Obj>> {
             if method.fits >> given.len() & 1 == 0 {
                 return None;
             }
-            for (slot, arg) in args.iter_mut().zip(&known[..method.len]) {
-                *slot = *arg;
+            // Copied in pieces of a fixed size: a copy of all would be a call.
+            args[..FEW / 2].copy_from_slice(&known[..FEW / 2]);
+            if method.len > FEW / 2 {
+                args[FEW / 2..].copy_from_slice(&known[FEW / 2..]);
             }
             method.len
         }
@@ -195,8 +197,8 @@ unsafe fn defaulted(method: &Method, given: &[Arg<'_>]) -> Option<Result<Obj>> {
         }
     };
     args[..given.len()].copy_from_slice(given);
-    // SAFETY: lock held.
-    Some(unsafe { packet::run(&session, op, &args[..len], HostArgs::NONE) })
+    // SAFETY: lock held; no default is a tensor.
+    Some(unsafe { packet::run_keyed(&session, op, ArgKeys::of(given), &args[..len], HostArgs::NONE) })
 }
 
 /// The defaults of the parameters that were not given.
