@@ -77,7 +77,7 @@ impl CompiledFunction {
     }
 
     /// The first entry whose guards hold.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, args: &[Arg<'_>]) -> Option<&Arc<Entry>> {
         for place in &self.entries {
             let entry = place.get()?;

@@ -193,7 +193,7 @@ impl GuardSet {
     }
 
     /// Whether every guard holds.
-    #[inline]
+    #[inline(always)]
     pub fn holds(&self, args: &[Arg<'_>]) -> bool {
         if args.len() != self.args.len() {
             return false;
@@ -215,6 +215,7 @@ impl GuardSet {
         self.rest_holds(args)
     }
 
+    #[inline(never)]
     fn rest_holds(&self, args: &[Arg<'_>]) -> bool {
         self.grad_mode.is_none_or(|mode| mode == state::is_grad_enabled())
             && self.autocast == state::autocast()

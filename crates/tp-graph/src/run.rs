@@ -74,7 +74,7 @@ impl Fast {
     ///
     /// # Safety
     /// As `Plan::run`.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn run<'t>(&self, input: impl Fn(usize) -> Result<&'t Tensor>) -> Result<Tensor> {
         let mut reads = [std::ptr::null(); FAST_INPUTS];
         let mut like = None;
