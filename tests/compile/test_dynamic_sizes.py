@@ -255,3 +255,41 @@ def test_tvm_builds_once_for_every_size(ns: str) -> None:
     assert fused.marker.executor == "tvm"
     assert len(f.graphs) == 1
     assert len(f.builds) == 1
+
+
+def test_positions_and_masks_have_sizes_of_their_own() -> None:
+    """5.6: nonzero and x[mask] are captured once for every number of hits, with gradients; other sizes still guard."""
+    positions = tp.compile(lambda x: tp.nonzero(x > 2.0))
+    picked = tp.compile(lambda x: x[x > 2.0] * 2.0)
+    total = tp.compile(lambda x: tp.sum(x[x > 2.0] ** 2))
+    for first in (-6.0, -3.0, 0.0, 3.0):
+        a = np.arange(6, dtype=np.float32).reshape(2, 3) + np.float32(first)
+        np.testing.assert_array_equal(positions(tp.tensor(a)).numpy(), np.stack(np.nonzero(a > 2), axis=1))
+        np.testing.assert_array_equal(picked(tp.tensor(a)).numpy(), a[a > 2] * 2)
+        x = tp.tensor(a, requires_grad=True)
+        total(x).backward()
+        assert x.grad is not None
+        np.testing.assert_array_equal(x.grad.numpy(), np.where(a > 2, 2 * a, 0))
+    for f in (positions, picked, total):
+        assert len(f.graphs) == 1
+        assert f.graphs[0].verify() == []
+    assert positions(tp.ones((4,))).shape == (0, 1)
+    assert len(positions.graphs) == 2
+
+
+def test_the_verifier_holds_a_symbol_to_its_rule() -> None:
+    """5.7: a graph whose size stands where the rule gives another range, or a number, is refused."""
+    graph = tp.graph.capture(tp.nonzero, tp.ones((2, 3)))
+    text = graph.text()
+    assert graph.verify() == []
+    for old, new in (("[0, 6]", "[0, 7]"), ("int64[u0, 2]", "int64[4, 2]"), ("int64[u0, 2]", "int64[u0, 3]")):
+        assert old in text
+        found = [str(v) for v in tp.graph.parse(text.replace(old, new)).verify()]
+        assert any("fake-rule" in v for v in found), (new, found)
+
+
+def test_positions_need_data() -> None:
+    """5.8: on meta there will never be any."""
+    with pytest.raises(CaptureError) as e:
+        tp.nonzero(tp.empty((2,), device="meta"))
+    assert e.value.code == "TP4018"

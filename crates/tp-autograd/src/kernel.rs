@@ -27,8 +27,12 @@ fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     }
     rule.get().save_inputs(call, &mut Saver::new(edges, saved))?;
     redispatch(call, DispatchKey::Autograd, rets)?;
-    rule.get().save_outputs(call, rets, &mut Saver::new(edges, saved))?;
     let (outputs, flags) = (count(rets), view_flag(call, rets));
+    if outputs == 0 {
+        // No tensor came out: there is nothing that could be differentiated.
+        return Ok(());
+    }
+    rule.get().save_outputs(call, rets, &mut Saver::new(edges, saved))?;
     let recipe = Recipe { rule, op: Some(call.op), edges, saved, outputs, flags };
     let node = recipe.build(|edges, keep| {
         edges.iter().filter_map(|e| input_of(call, e)).for_each(&mut *keep);

@@ -21,8 +21,8 @@ pub(crate) struct Head {
     pub extra: *mut NodeExtra,
 }
 
-/// A node whose header is written, and whose edges, saved tensors and values still have to be. It has at least one
-/// output. Dropped before it is finished, it leaks.
+/// A node whose header is written, and whose edges, saved tensors and values still have to be. Dropped before it is
+/// finished, it leaks.
 pub(crate) struct Draft {
     node: NonNull<Node>,
     edge: *mut Edge,
@@ -34,7 +34,10 @@ pub(crate) struct Draft {
 impl Draft {
     #[inline(always)]
     pub fn new(rule: &RuleHandle, head: &Head, counts: &Counts) -> Result<Draft> {
-        let Counts { outputs, edges, saved, values, specs } = *counts;
+        debug_assert!(counts.outputs > 0, "a node without an output");
+        // The first slot is always there: everybody who walks the parts of a node relies on it.
+        let counts = Counts { outputs: counts.outputs.max(1), ..*counts };
+        let Counts { outputs, edges, saved, values, specs } = counts;
         let layout = counts.layout();
         let Some(block) = pool::node_alloc(layout) else {
             let message = format!("out of memory: {} bytes for a node of the tape", layout.size());

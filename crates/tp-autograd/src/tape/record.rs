@@ -297,14 +297,15 @@ fn tie_one(node: &NodeRef, t: &Tensor, nr: u32, saved: &Saved) {
 }
 
 /// Records one node by hand: `outputs` were computed from `inputs`, and `rule` knows how to go back. The edges of
-/// the node have argument 0 and the input's position. None when no input requires grad or grad mode is off.
+/// the node have argument 0 and the input's position. None when no input requires grad, grad mode is off, or there is no
+/// output.
 pub fn record_node(
     rule: Arc<dyn VjpRule>,
     inputs: &[&Tensor],
     outputs: &[&Tensor],
     save: impl FnOnce(&mut Saver<'_>) -> Result<()>,
 ) -> Result<Option<NodeRef>> {
-    if !state::is_grad_enabled() {
+    if outputs.is_empty() || !state::is_grad_enabled() {
         return Ok(None);
     }
     let mut edges = Edges::new();

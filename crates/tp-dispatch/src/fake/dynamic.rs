@@ -55,15 +55,31 @@ impl FakeContext {
             let message = format!("max must not be less than min, got min={low} and max={high}");
             return Err(Error::value("TP1170", message).with_op(self.op.name()));
         }
-        match symbols::current() {
-            Some(table) if !on_meta => Ok(table.declare(low, high)),
-            _ => Err(refuse(
-                "TP4018",
-                "the size of an output depends on data, and tensors on 'meta' never get any",
-            )
-            .note("call the op on real tensors, or capture it")),
+        declare(self.op, on_meta, low, high)
+    }
+}
+
+/// A fresh size between `low` and `high` for an output of a built-in op, whose rule needs no context.
+pub fn size_for(call: &Call<'_>, low: i64, high: Option<i64>) -> Result<Dim> {
+    declare(call.op, is_on_meta(call), low, high)
+}
+
+fn declare(op: OpHandle, on_meta: bool, low: i64, high: Option<i64>) -> Result<Dim> {
+    match symbols::current() {
+        Some(table) if !on_meta => Ok(table.declare(low, high)),
+        _ => {
+            let message = "the size of an output depends on data, and tensors on 'meta' never get any";
+            Err(Error::capture("TP4018", message)
+                .with_op(op.name())
+                .note("call the op on real tensors, or capture it"))
         }
     }
+}
+
+fn is_on_meta(call: &Call<'_>) -> bool {
+    let mut on_meta = false;
+    call.for_each_tensor(|_, t| on_meta |= t.device().is_meta());
+    on_meta
 }
 
 /// While a fake rule runs.
@@ -76,9 +92,7 @@ pub(super) struct Running {
 impl Running {
     pub fn new(call: &Call<'_>) -> Running {
         let context = FakeContext { number: NEXT.fetch_add(1, Ordering::Relaxed), op: call.op };
-        let mut on_meta = false;
-        call.for_each_tensor(|_, t| on_meta |= t.device().is_meta());
-        RUNNING.with(|r| r.borrow_mut().push((context, on_meta)));
+        RUNNING.with(|r| r.borrow_mut().push((context, is_on_meta(call))));
         Running { context, before: symbols::current().map(|s| (s.clone(), s.len())) }
     }
 

@@ -2,9 +2,10 @@
 
 use crate::fake;
 use smallvec::smallvec;
+use tp_dispatch::fake::dynamic;
 use tp_dispatch::{Arg, Call, Error, FakeOut, FakeOuts, Result};
 use tp_tensor::layout::broadcast;
-use tp_tensor::{Dim, Dims, Tensor, TensorError, symbols};
+use tp_tensor::{DType, Dim, Dims, Tensor, TensorError, symbols};
 
 /// How a call of `index` reads x.
 pub struct Placement<'a> {
@@ -52,6 +53,14 @@ pub fn placement<'a>(call: &Call<'a>) -> Result<Placement<'a>> {
 
 pub fn index(call: &Call<'_>) -> Result<FakeOuts> {
     Ok(fake::like_call(call, &placement(call)?.sizes, call.tensor(0)?.dtype()))
+}
+
+/// As many rows as elements are not zero: at most all of them.
+pub fn nonzero(call: &Call<'_>) -> Result<FakeOuts> {
+    let x = call.tensor(0)?;
+    let most = (!symbols::any(x.sizes())).then(|| x.numel());
+    let found = dynamic::size_for(call, 0, most)?;
+    Ok(fake::like_call(call, &[found.raw(), x.ndim() as i64], DType::I64))
 }
 
 /// x, indices, values: the values broadcast to what `index` would give.

@@ -66,10 +66,9 @@ pub static ROWS: &[Row] = &[
         Rule("index_put"),
         effects = MUTATES
     ),
-    // The shape depends on the data, so there is no fake rule.
     op!(
         ["nonzero(Tensor x) -> Tensor"],
-        None,
+        Some(index_fake::nonzero),
         index::nonzero,
         NotDifferentiable("its result is a list of positions")
     ),

@@ -245,6 +245,11 @@ impl Symbols {
         Arc::default()
     }
 
+    /// A table of its own that begins with what is known here.
+    pub fn fork(&self) -> Arc<Symbols> {
+        Arc::new(Symbols { inner: Mutex::new(self.inner.lock().clone()) })
+    }
+
     /// A fresh size that depends on data, between `low` and `high`.
     pub fn declare(&self, low: i64, high: Option<i64>) -> Dim {
         let declared = Range::new(low.into(), high.map_or(UNBOUNDED, i128::from));
