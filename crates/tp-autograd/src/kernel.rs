@@ -29,6 +29,9 @@ fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     redispatch(call, DispatchKey::Autograd, rets)?;
     rule.get().save_outputs(call, rets, &mut Saver::new(edges, saved))?;
     let (outputs, flags) = (count(rets), view_flag(call, rets));
+    if outputs == 0 {
+        return Ok(());
+    }
     let recipe = Recipe { rule, op: Some(call.op), edges, saved, outputs, flags };
     let node = recipe.build(|edges, keep| {
         edges.iter().filter_map(|e| input_of(call, e)).for_each(&mut *keep);
