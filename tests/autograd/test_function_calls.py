@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import pickle
 import threading
 import weakref
 from typing import Any
@@ -115,6 +116,16 @@ def test_the_type_itself() -> None:
     assert list(inspect.signature(Twice.apply).parameters) == ["args"]
     assert "subclass it" in (Function.__doc__ or "")
     assert issubclass(Twice, Function)
+
+    class More(Twice):
+        @classmethod
+        def apply(cls, x):
+            return super().apply(x) + 1.0
+
+    call = Twice.apply
+    assert More.apply(tp.ones([1])).tolist() == [3.0]
+    assert Twice().apply(tp.ones([1])).tolist() == call(tp.ones([1])).tolist() == [2.0]
+    assert pickle.loads(pickle.dumps(call)).__self__ is Twice
 
 
 @pytest.mark.parametrize("kind", ["integer", "number", "tuple", "list", "wrong"])
