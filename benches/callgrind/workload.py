@@ -29,6 +29,16 @@ def cases() -> dict[str, tuple[int, Callable[[], object]]]:
 
     scaled = tp.library.custom_op("callgrind::scaled", scaled_body, mutates_args=())
     scaled.register_autograd(lambda ctx, grad: (tp.mul(grad, 2.0),))
+
+    class Double(tp.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return tp.mul(x, 2.0)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return tp.mul(grad, 2.0)
+
     compiled = tp.compile(lambda x: x * 2 + 1)
     add, parse, capture = tp.add, tp.library.Schema.parse, tp.graph.capture
 
@@ -45,6 +55,7 @@ def cases() -> dict[str, tuple[int, Callable[[], object]]]:
         "custom op, grad recorded": (400, lambda: scaled(xr)),
         "(x * 2).sum().backward()": (200, lambda: (xr * 2).sum().backward()),
         "custom op forward + sum + backward": (200, lambda: scaled(xr).sum().backward()),
+        "Function forward + backward": (200, lambda: Double.apply(xr).backward(y)),
         "chain of 10 forward + backward": (100, lambda: chain(xr).backward(y)),
         "capture of 10 ops": (50, lambda: capture(chain, x)),
         "compiled x * 2 + 1": (400, lambda: compiled(x)),

@@ -2,7 +2,8 @@
 
 A call that the extension finds a batched tensor in comes here with all of its arguments. Those batched at the
 innermost level among them are opened, the op's batching rule runs below that level, and its results are wrapped again.
-Rules of built-in ops are in `_batch_rules`; an op without one runs once per sample, which is said once.
+Rules of built-in ops are in `_batch_rules`; an op without one, and an `autograd.Function`, runs once per sample, which
+is said once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorplay import _batch_rules, _native
-from tensorplay._native import Tensor
+from tensorplay._native import Function, Tensor
 from tensorplay._places import stack_level
 from tensorplay._record import record_of
 from tensorplay.errors import CaptureError, ContractError, InvalidValueError
@@ -111,8 +112,8 @@ def _numbers_in(args: Sequence[Any]) -> Iterator[int]:
                     yield found[2]
 
 
-def _batched_call(name: str, args: tuple[Any, ...]) -> Any:
-    """Entry from the extension: one call in which some tensor is batched, or that is random."""
+def _innermost(name: str, args: tuple[Any, ...]) -> tuple[Level, tuple[Level, ...]]:
+    """The level that a call is batched at, and those around it."""
     stack = _levels.stack
     number = max(_numbers_in(args), default=stack[-1].number if stack else 0)
     at = next((i for i, level in enumerate(stack) if level.number == number), None)
@@ -123,8 +124,49 @@ def _batched_call(name: str, args: tuple[Any, ...]) -> Any:
             op=name,
             notes=("return it from the function instead of keeping it",),
         )
-    with _under(stack[:at]):
-        return _call_at(stack[at], name, args)
+    return stack[at], stack[:at]
+
+
+def _batched_call(name: str, args: tuple[Any, ...]) -> Any:
+    """Entry from the extension: one call in which some tensor is batched, or that is random."""
+    level, outer = _innermost(name, args)
+    with _under(outer):
+        return _call_at(level, name, args)
+
+
+def _batched_function(function: type[Function], args: tuple[Any, ...]) -> Any:
+    """Entry from the extension: one call of a Function of whose arguments some are batched."""
+    name = function.__name__
+    level, outer = _innermost(name, args)
+    with _under(outer):
+        _refuse_empty(name, level)
+        _announce(name, "is a Function and runs once per sample; an op with register_vmap can do better")
+        opened = [peel(a, level) for a in args]
+        runs = [function.apply(*[_sample(v, d, i) for v, d in opened]) for i in range(level.size)]
+        if not any(isinstance(run, tuple) for run in runs):
+            return _of_samples(name, level, runs, 0)
+        if len({len(run) if isinstance(run, tuple) else None for run in runs}) > 1:
+            raise InvalidValueError(
+                f"{name}: the number of outputs differs from sample to sample",
+                code="TP3405",
+                op=name,
+                notes=("results of one vmap have one structure: pad, or use a loop",),
+            )
+        return tuple(_of_samples(name, level, [run[k] for run in runs], k) for k in range(len(runs[0])))
+
+
+def _of_samples(name: str, level: Level, results: list[Any], k: int) -> Any:
+    """Output `k` of a Function: tensors stacked, and of anything else that of the last sample."""
+    if all(isinstance(r, Tensor) for r in results):
+        return _stacked(name, level, results, k)
+    if any(isinstance(r, Tensor) for r in results):
+        raise InvalidValueError(
+            f"{name}: output {k} is a tensor for some samples only",
+            code="TP3405",
+            op=name,
+            notes=("results of one vmap have one structure: return a tensor, or use a loop",),
+        )
+    return results[-1]
 
 
 def _call_at(level: Level, name: str, args: tuple[Any, ...]) -> Any:
@@ -142,7 +184,7 @@ def _call_at(level: Level, name: str, args: tuple[Any, ...]) -> Any:
         if found is not _batch_rules.PER_SAMPLE:
             out, axis = found
             return args[0] if call.writes else _native.vmap_wrap(out, axis, level.number)
-    call.announce()
+    _announce(name, "has no batching rule for this call and runs once per sample; register_vmap gives it one")
     return call.per_sample()
 
 
@@ -249,44 +291,22 @@ class _Call:
         self.refuse_shared_writes()
         return self.per_sample()
 
-    def announce(self) -> None:
-        """Says once per op that it runs sample by sample."""
-        if self.name in _announced:
-            return
-        _announced.add(self.name)
-        warnings.warn(
-            f"vmap: {self.name} has no batching rule for this call and runs once per sample; "
-            f"register_vmap gives it one",
-            UserWarning,
-            stacklevel=stack_level(),
-        )
-
     def per_sample(self) -> Any:
         """The op on one sample after the other, results stacked."""
-        size = self.level.size
-        if size == 0:
-            raise InvalidValueError(
-                f"{self.name} has no batching rule, and an empty batch has no sample to run it on",
-                code="TP3404",
-                op=self.name,
-                notes=("give it one with register_vmap",),
-            )
-        runs = [self._run(i) for i in range(size)]
+        _refuse_empty(self.name, self.level)
+        runs = [self._run(i) for i in range(self.level.size)]
         count = len(self.schema.returns)
         if self.writes and count:
             return self._written(count)
         if count == 0:
             return None
         if count == 1:
-            return self._stacked(runs, 0)
-        return tuple(self._stacked([run[k] for run in runs], k) for k in range(count))
+            return _stacked(self.name, self.level, runs, 0)
+        return tuple(_stacked(self.name, self.level, [run[k] for run in runs], k) for k in range(count))
 
     def _run(self, i: int) -> Any:
         values = [_sample(v, d, i) for v, d in zip(self.values, self.dims, strict=True)]
         keywords = {n: _sample(v, self.keyword_dims[n], i) for n, v in self.keywords.items()}
-        # An object of the caller's own that keeps the state of one call has one for each sample.
-        tensors = [x for v in values for x in (v if isinstance(v, list) else [v]) if isinstance(x, Tensor)]
-        values = [v.for_sample(tensors) if hasattr(type(v), "for_sample") else v for v in values]
         return self.op(*values, **keywords)
 
     def _written(self, count: int) -> Any:
@@ -294,28 +314,48 @@ class _Call:
         found = [self.args[i] for i in sorted(self.writes)][:count]
         return found[0] if count == 1 else tuple(found)
 
-    def _stacked(self, results: list[Any], k: int) -> Any:
-        first = results[0]
-        if isinstance(first, Tensor):
-            shapes = {tuple(r.shape) for r in results}
-            if len(shapes) > 1:
-                raise InvalidValueError(
-                    f"{self.name}: the shape of output {k} differs from sample to sample, as in {sorted(shapes)[:2]}",
-                    code="TP3405",
-                    op=self.name,
-                    notes=("results of one vmap have one shape: pad, or use a loop",),
-                )
-            return _native.vmap_wrap(_b["stack"](results, 0), 0, self.level.number)
-        if isinstance(first, (list, tuple)):
-            return [self._stacked([r[i] for r in results], k) for i in range(len(first))]
-        if any(r != first for r in results):
+
+def _announce(name: str, what: str) -> None:
+    """Says once per op that it runs sample by sample."""
+    if name in _announced:
+        return
+    _announced.add(name)
+    warnings.warn(f"vmap: {name} {what}", UserWarning, stacklevel=stack_level())
+
+
+def _refuse_empty(name: str, level: Level) -> None:
+    if level.size == 0:
+        raise InvalidValueError(
+            f"{name} has no batching rule, and an empty batch has no sample to run it on",
+            code="TP3404",
+            op=name,
+            notes=("give it one with register_vmap",),
+        )
+
+
+def _stacked(name: str, level: Level, results: list[Any], k: int) -> Any:
+    """Output `k`, from what each sample gave."""
+    first = results[0]
+    if isinstance(first, Tensor):
+        shapes = {tuple(r.shape) for r in results}
+        if len(shapes) > 1:
             raise InvalidValueError(
-                f"{self.name}: output {k} is no tensor and differs from sample to sample",
+                f"{name}: the shape of output {k} differs from sample to sample, as in {sorted(shapes)[:2]}",
                 code="TP3405",
-                op=self.name,
-                notes=("return a tensor, or use a loop",),
+                op=name,
+                notes=("results of one vmap have one shape: pad, or use a loop",),
             )
-        return first
+        return _native.vmap_wrap(_b["stack"](results, 0), 0, level.number)
+    if isinstance(first, (list, tuple)):
+        return [_stacked(name, level, [r[i] for r in results], k) for i in range(len(first))]
+    if any(r != first for r in results):
+        raise InvalidValueError(
+            f"{name}: output {k} is no tensor and differs from sample to sample",
+            code="TP3405",
+            op=name,
+            notes=("return a tensor, or use a loop",),
+        )
+    return first
 
 
 def _peel_argument(arg: Any, level: Level) -> tuple[Any, Any]:
@@ -343,4 +383,4 @@ def _shape_of(value: Any) -> str:
     return f"{len(value)} values" if isinstance(value, (tuple, list)) else type(value).__name__
 
 
-_native.vmap_install(_batched_call)
+_native.vmap_install(_batched_call, _batched_function)

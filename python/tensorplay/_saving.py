@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tensorplay import _native
-from tensorplay._function import Function, FunctionContext
-from tensorplay._native import Tensor, is_grad_enabled
+from tensorplay._native import Context as FunctionContext
+from tensorplay._native import Function, Tensor, is_grad_enabled
 from tensorplay._tree import flatten
 from tensorplay.errors import AutogradError, ContractError
 

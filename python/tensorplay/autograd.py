@@ -1,7 +1,7 @@
 """Differentiation: grad mode, gradients, custom functions, and the numeric check of gradients.
 
 Lives here: the modes and the entry points. Not here: the tape and the rules (the extension); `gradcheck` (`_gradcheck`),
-`Function` (`_function`), hooks on saved tensors and checkpoints (`_saving`), which are re-exported.
+hooks on saved tensors and checkpoints (`_saving`), which are re-exported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from tensorplay import _native
-from tensorplay._native import Tensor, is_grad_enabled
+from tensorplay._native import Context as FunctionContext
+from tensorplay._native import Function, Tensor, is_grad_enabled
 from tensorplay.errors import ArgumentError, InvalidValueError
 
 __all__ = [
@@ -37,15 +38,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from tensorplay._function import Function, FunctionContext
     from tensorplay._gradcheck import gradcheck, gradgradcheck
     from tensorplay._saving import checkpoint, once_differentiable, saved_tensors_hooks
     from tensorplay.errors import GradcheckError
 
 # Imported on first use: most programs need neither.
 _LAZY = {
-    "Function": "tensorplay._function",
-    "FunctionContext": "tensorplay._function",
     "GradcheckError": "tensorplay.errors",
     "checkpoint": "tensorplay._saving",
     "once_differentiable": "tensorplay._saving",

@@ -351,7 +351,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ),
     ("TP4004", "A tensor without data is unknown to this capture.", "do not keep tensors of another capture"),
     ("TP4005", "An address was read during capture.", "read it outside of the captured function"),
-    ("TP4006", "An argument that a graph cannot hold.", "pass tensors, numbers, strings, or lists of them"),
+    (
+        "TP4006",
+        "An argument, or an autograd.Function, that a graph cannot hold.",
+        "pass tensors, numbers, strings, or lists of them; write a Function as an operator",
+    ),
     (
         "TP4007",
         "An argument was written to by a recorded value inside of a compiled function.",

@@ -10,6 +10,7 @@ import pytest
 
 import tensorplay as tp
 from tensorplay import Tensor, _native, library
+from tensorplay.autograd import Function, grad
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -69,4 +70,84 @@ def test_random_graphs_and_cycles(ns: str, seed: int) -> None:
     # Hooks come late here, to nodes that others lead to unseen: what those hold goes one collection later.
     for _ in range(5):
         gc.collect()
+    assert _native.live_nodes() == before
+
+
+class Scale(Function):
+    """In a cycle with its own output and context."""
+
+    @staticmethod
+    def forward(ctx, x, k):
+        ctx.save_for_backward(x)
+        ctx.k, ctx.me, ctx.y = k, ctx, x * k
+        return ctx.y
+
+    @staticmethod
+    def backward(ctx, g):
+        assert len(ctx.saved_tensors) == 1
+        return g * ctx.k, None
+
+
+class Pair(Function):
+    @staticmethod
+    def forward(a, b):
+        return a + b, a - b
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs, *output)
+
+    @staticmethod
+    def backward(ctx, g, h):
+        return g + h, g - h
+
+
+class Write(Function):
+    @staticmethod
+    def forward(ctx, x):
+        x.mul_(2.0)
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        assert len(ctx.saved_tensors) == 1
+        return g * 2.0
+
+
+def program(seed: int, x: Tensor, *, by_functions: bool) -> Tensor:
+    """A random program, by Functions or by the operations that they stand for."""
+    rng = random.Random(seed)
+    pool = [x * 1.0, x + 1.0]
+    for _ in range(rng.randrange(3, 15)):
+        kind, a, b = rng.randrange(3), rng.choice(pool), rng.choice(pool)
+        if kind == 0:
+            pool.append(Scale.apply(a, 1.5) if by_functions else a * 1.5)
+        elif kind == 1:
+            pool.extend(Pair.apply(a, b) if by_functions else (a + b, a - b))
+        else:
+            own = a * 1.0
+            pool.append(Write.apply(own) if by_functions else own.mul_(2.0))
+    return sum((t.sum() for t in pool), tp.zeros([]))
+
+
+def test_random_programs_of_functions() -> None:
+    """G8, i19: values and gradients are those of the operations, retained graphs and second passes included."""
+    before = _native.live_nodes()
+    threshold = gc.get_threshold()
+    gc.set_threshold(7, 2, 2)
+    try:
+        for seed in range(300):
+            x = tp.tensor([1.0, 2.0], requires_grad=True)
+            ours, plain = (program(seed, x, by_functions=f) for f in (True, False))
+            assert ours.tolist() == plain.tolist()
+            (want,) = grad(plain, x)
+            (found,) = grad(ours, x, retain_graph=True)
+            (again,) = grad(ours, x, create_graph=seed % 2 == 0)
+            assert found.tolist() == again.tolist() == want.tolist(), seed
+    finally:
+        gc.set_threshold(*threshold)
+    del x, ours, plain, again
+    gc.collect()
     assert _native.live_nodes() == before

@@ -135,16 +135,34 @@ fn leaf_written(message: &str) -> Error {
         .note("under no_grad() the write is allowed and not recorded; or clone() the tensor first")
 }
 
-/// Gives `t`, which a user's function wrote to, the history of `from`, which that function returned in its place.
-pub fn adopt(t: &Tensor, from: &Tensor) -> Result<()> {
-    let Some((node, nr)) = meta::grad_fn_edge(from) else { return Ok(()) };
-    if t.requires_grad() {
-        match meta::grad_fn(t) {
-            Some(before) => check_leaf(&before)?,
-            None => return Err(leaf_written("a leaf that requires grad is used in an in-place operation")),
+/// An input that a user's function wrote to and gives back, between the look at the old histories and the new one.
+pub struct Rewritten {
+    tensor: Tensor,
+    nr: u32,
+    through: Option<Through>,
+}
+
+impl Rewritten {
+    /// `t` was written to, and is output `nr` of its call. An error where no history can say so.
+    pub fn new(t: &Tensor, nr: usize) -> Result<Rewritten> {
+        if t.requires_grad() {
+            match meta::grad_fn(t) {
+                Some(before) => check_leaf(&before)?,
+                None => {
+                    return Err(leaf_written("a leaf that requires grad is used in an in-place operation"));
+                }
+            }
         }
+        let through = view::base_to_tell(t)?.map(|base| Through::late(base, t)).transpose()?;
+        Ok(Rewritten { tensor: t.clone(), nr: nr as u32, through })
     }
-    let through = view::base_to_tell(t)?.map(|base| Through::late(base, t)).transpose()?;
-    meta::rebase(t, node.clone(), nr);
-    through.map_or(Ok(()), |write| write.end(t, &node, nr))
+
+    pub(crate) fn is_of(&self, t: &Tensor) -> bool {
+        self.tensor.same(t)
+    }
+
+    pub(crate) fn end(self, node: &NodeRef) -> Result<()> {
+        meta::rebase(&self.tensor, node.clone(), self.nr);
+        self.through.map_or(Ok(()), |write| write.end(&self.tensor, node, self.nr))
+    }
 }

@@ -21,8 +21,8 @@ mod view;
 
 pub use engine::{GradOptions, backward, backward_from, grad, hide_leaf, reaches_other_leaf};
 pub use hooks::{HostHooks, set_host_hooks};
-pub use inplace::adopt;
+pub use inplace::Rewritten;
 pub use kernel::install;
 pub use mode::GradMode;
 pub use rule::{BackwardCtx, CustomRule, Gradients, VjpRule, custom_spec};
-pub use tape::{GradHook, Node, NodeRef, SavedHooks, SavedTensorsHooks, Saver, record_node};
+pub use tape::{GradHook, Node, NodeRef, Recording, SavedHooks, SavedTensorsHooks, Saver, record_node};

@@ -430,12 +430,14 @@ fn require_grad(t: &Tensor) -> Result<()> {
 }
 
 /// Reports the host objects that a node owns a reference to, once for each: those of its hooks and its payload, of what
-/// it saved, and the host nodes of its edges. Its rule belongs to the op as well.
+/// it saved, the host nodes of its edges, and those of a rule that serves it alone. The rule of an op belongs to the op
+/// as well.
 pub fn trace_node(node: &Node, visit: &mut HostVisitor<'_>) {
     if let Some(extra) = node.extra() {
         extra.trace(visit);
     }
     node.trace_saved(visit);
+    node.trace_rule(visit);
     for edge in node.edges() {
         visit_host(&edge.node, visit);
     }

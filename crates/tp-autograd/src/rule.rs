@@ -58,13 +58,21 @@ pub trait VjpRule: Send + Sync {
         Short::No
     }
 
-    /// It holds objects of the host language that nobody else does.
+    /// It serves one node, and holds objects of the host language that nobody else does: they are the node's.
     fn reaches_host(&self) -> bool {
         false
     }
 
     /// Host objects it owns, for the cycle collector.
     fn trace(&self, _visit: &mut HostVisitor<'_>) {}
+
+    /// Drops what it owns of the host, to break a cycle. No backward follows.
+    fn clear(&self) {}
+
+    /// What messages call the input behind `edge`, where the rule knows better than the op's schema.
+    fn argument(&self, _edge: &Edge) -> Option<String> {
+        None
+    }
 }
 
 /// The calls of which a node keeps nothing but specs and bits.

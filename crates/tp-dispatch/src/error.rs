@@ -112,15 +112,18 @@ impl Error {
     pub fn reason(&self) -> Option<&FallbackReason> {
         self.0.reason.as_ref()
     }
+    fn begins_with(&self, op: &str) -> bool {
+        self.0.message.strip_prefix(op).is_some_and(|rest| rest.starts_with(['.', ' ']))
+    }
     pub fn take_payload(&mut self) -> Option<Box<dyn Any + Send>> {
         self.0.payload.take()
     }
 }
 
-/// `mul: shapes ... do not broadcast`, then the notes on lines of their own.
+/// `mul: shapes ... do not broadcast`; the name comes once where the message begins with a part of it (`Double.backward must`).
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(op) = &self.0.op {
+        if let Some(op) = self.0.op.as_ref().filter(|op| !self.begins_with(op)) {
             write!(f, "{op}: ")?;
         }
         f.write_str(&self.0.message)

@@ -33,6 +33,7 @@ impl StorageOwner for Batch {
 }
 
 static RULES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static FUNCTIONS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// Makes the Vmap key batch. Called once, at start-up.
 pub fn install() {
@@ -71,13 +72,33 @@ fn batch(call: &Call<'_>, objects: *const Obj, rets: &mut Rets) -> Result<()> {
     })
 }
 
-/// The function `(op name, arguments) -> results` that calls on batched tensors go to; the first one stays.
+/// The function `(op name, arguments) -> results` that calls on batched tensors go to, and `(class, arguments) -> results`
+/// for those of a Function; the first ones stay.
 #[pyfunction]
-fn vmap_install(py: Python<'_>, rules: Py<PyAny>) -> PyResult<()> {
+fn vmap_install(py: Python<'_>, rules: Py<PyAny>, functions: Py<PyAny>) -> PyResult<()> {
     guarded(|| {
         // A second import of the rules' module installs the same ones again.
         let _ = RULES.set(py, rules);
+        let _ = FUNCTIONS.set(py, functions);
         Ok(())
+    })
+}
+
+/// A call of the Function `class`, of whose arguments some are batched.
+///
+/// # Safety
+/// Lock held; live objects.
+#[cold]
+pub unsafe fn function(class: Obj, args: &[Obj]) -> Result<Obj> {
+    error::attached(|py| {
+        let Some(functions) = FUNCTIONS.get(py) else {
+            return Err(Error::internal("TP9012", "no batching rules are installed"));
+        };
+        // SAFETY: the caller's promise.
+        let borrowed = |op: Obj| unsafe { Bound::from_borrowed_ptr(py, op) };
+        let ask =
+            || functions.call1(py, (borrowed(class), PyTuple::new(py, args.iter().map(|a| borrowed(*a)))?));
+        Ok(ask().map_err(error::from_py)?.into_ptr())
     })
 }
 

@@ -69,8 +69,8 @@ fn check_device(node: &Node, k: usize, grad: &Tensor, spec: &Spec) -> Result<()>
 /// `argument 'x'`, `argument 'xs'[2]`, `input 3`.
 fn argument(node: &Node, k: usize) -> String {
     let Some(edge) = node.edges().get(k) else { return format!("input {k}") };
-    if let Some(label) = node.extra().and_then(|e| e.label.as_ref()) {
-        return format!("argument {}", label.positions.get(edge.index()).copied().unwrap_or_default());
+    if let Some(text) = node.rule().argument(edge) {
+        return text;
     }
     let def = node.op().and_then(|op| op.def());
     match def.as_ref().and_then(|d| d.params.all.get(edge.arg())) {

@@ -62,16 +62,8 @@ pub(super) struct Hook {
 /// Gradients kept for the user, by output.
 type Retained = SmallVec<[(u32, Arc<GradSlot>); 1]>;
 
-/// What the host calls a node, where the op's name says too little.
-pub struct Label {
-    pub name: Box<str>,
-    /// The host's number for each tensor of the last argument.
-    pub positions: Box<[u32]>,
-}
-
 #[derive(Default)]
 pub struct NodeExtra {
-    pub(crate) label: Option<Label>,
     pub(crate) leaf: Option<Leaf>,
     pub(crate) host: AtomicPtr<()>,
     pub(crate) payload: Mutex<Option<HostRef>>,

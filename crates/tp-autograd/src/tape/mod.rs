@@ -12,12 +12,12 @@ mod record;
 mod saved;
 pub(crate) mod single;
 
-pub use extra::{GradHook, HookId, Label, NodeExtra, Spec};
+pub use extra::{GradHook, HookId, NodeExtra, Spec};
 pub use handle::NodeRef;
 pub use hosted::Listed;
 pub use node::{Edge, Node};
 pub use packed::{SavedHooks, SavedTensorsHooks};
-pub use record::{Saver, record_node};
+pub use record::{Recording, Saver, record_node};
 pub use saved::SavedTensor;
 
 pub(crate) use draft::Draft;

@@ -13,10 +13,11 @@ use super::saved::SavedTensor;
 use crate::rule::VjpRule;
 use smallvec::SmallVec;
 use std::alloc::Layout;
+use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use tp_dispatch::{OpHandle, Value};
+use tp_dispatch::{HostVisitor, OpHandle, Value};
 use tp_tensor::{ExtHead, Tensor, pool};
 
 pub(crate) mod flag {
@@ -288,11 +289,8 @@ impl Node {
         self.op
     }
 
-    /// What the host calls it, else the op's name, or the rule's where the node was recorded by hand.
+    /// The op's name, or the rule's where the node was recorded by hand.
     pub fn name(&self) -> &str {
-        if let Some(label) = self.extra().and_then(|e| e.label.as_ref()) {
-            return &label.name;
-        }
         match self.op {
             Some(op) => op.name(),
             None => self.rule().name(),
@@ -407,6 +405,22 @@ impl Node {
         }
     }
 
+    /// Its rule serves no other node, and what the rule holds of the host is the node's.
+    fn owns_rule(&self) -> bool {
+        self.op.is_none() && self.has_shared_rule() && self.rule().reaches_host()
+    }
+
+    /// Reports the host objects of a rule of its own. What somebody else holds for a moment is left out.
+    pub(crate) fn trace_rule(&self, visit: &mut HostVisitor<'_>) {
+        if self.owns_rule() {
+            // SAFETY: the node owns a reference, which stays its own.
+            let rule = ManuallyDrop::new(unsafe { Arc::from_raw(self.rule.as_ptr()) });
+            if Arc::strong_count(&rule) == 1 {
+                rule.trace(visit);
+            }
+        }
+    }
+
     // ---- saved tensors ----
 
     pub(super) fn with_saved<R>(&self, f: impl FnOnce(&mut [SavedTensor]) -> R) -> R {
@@ -469,5 +483,8 @@ impl Node {
         self.flags.fetch_or(flag::FREED, Ordering::Relaxed);
         drop(taken);
         drop(self.extra().map(NodeExtra::clear));
+        if self.owns_rule() {
+            self.rule().clear();
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! Recording: which inputs a call needs gradients for, what its rule saves, and tying the outputs to the new node.
 
 use super::draft::{Draft, Head};
-use super::extra::{Label, NodeExtra, Spec};
+use super::extra::{NodeExtra, Spec};
 use super::handle::NodeRef;
 use super::node::{Counts, Edge, Node, flag, tick};
 use super::packed::{self, Packed, SavedHooks};
 use super::saved::{self, SavedTensor};
 use crate::discard::is_spent;
+use crate::inplace::Rewritten;
 use crate::rule::{Rule, RuleHandle, VjpRule};
 use crate::{anomaly, meta};
 use parking_lot::Mutex;
@@ -82,7 +83,6 @@ impl Saved {
 #[derive(Default)]
 struct Rare {
     payload: Option<HostRef>,
-    label: Option<Label>,
     packed: Vec<Packed>,
     error: Option<Error>,
 }
@@ -180,11 +180,6 @@ impl<'a> Saver<'a> {
     pub fn set_payload(&mut self, payload: HostRef) {
         self.saved.rare.get_or_insert_default().payload = Some(payload);
     }
-
-    /// Names the node.
-    pub fn set_label(&mut self, label: Label) {
-        self.saved.rare.get_or_insert_default().label = Some(label);
-    }
 }
 
 /// A node to be: everything but its outputs.
@@ -260,7 +255,6 @@ fn rare_parts(saved: &mut Saved) -> Result<Box<NodeExtra>> {
     }
     Ok(Box::new(NodeExtra {
         payload: Mutex::new(rare.payload),
-        label: rare.label,
         packed: Mutex::new(rare.packed),
         location: if anomaly::is_on() { tp_dispatch::host::location() } else { None },
         ..NodeExtra::default()
@@ -296,6 +290,70 @@ fn tie_one(node: &NodeRef, t: &Tensor, nr: u32, saved: &Saved) {
     }
 }
 
+/// A call that is recorded by hand: who needs its gradient, and what it saved so far. The edges have argument 0 and the
+/// input's number as index.
+pub struct Recording {
+    edges: Edges,
+    saved: Saved,
+}
+
+impl Recording {
+    /// Looks at the inputs, each with its number, before the call runs. None when no input requires grad or grad mode is
+    /// off.
+    #[inline]
+    pub fn begin<'t>(inputs: impl Iterator<Item = (usize, &'t Tensor)>) -> Result<Option<Recording>> {
+        if !state::is_grad_enabled() {
+            return Ok(None);
+        }
+        let mut edges = Edges::new();
+        for (k, t) in inputs {
+            push_edge(&mut edges, t, 0, k)?;
+        }
+        Ok((!edges.is_empty()).then(|| Recording { edges, saved: Saved::default() }))
+    }
+
+    pub fn edges(&self) -> &[Edge] {
+        &self.edges
+    }
+
+    pub fn saver(&mut self) -> Saver<'_> {
+        Saver::new(&self.edges, &mut self.saved)
+    }
+
+    /// The node, of which `outputs` are from now on; `rewritten` says which of them are inputs that the call wrote to.
+    /// `rule` knows how to go back, and `input` gives the input of a number again. None where there is no output.
+    pub fn finish<'t>(
+        mut self,
+        rule: Arc<dyn VjpRule>,
+        input: impl Fn(usize) -> Option<&'t Tensor>,
+        outputs: impl Iterator<Item = &'t Tensor> + Clone,
+        rewritten: Vec<Rewritten>,
+    ) -> Result<Option<NodeRef>> {
+        let count = outputs.clone().count() as u32;
+        if count == 0 {
+            return Ok(None);
+        }
+        let recipe = Recipe {
+            rule: &Rule::of(RuleHandle::Shared(rule)),
+            op: None,
+            edges: &mut self.edges,
+            saved: &mut self.saved,
+            outputs: count,
+            flags: 0,
+        };
+        let node = recipe.build(|edges, keep| {
+            edges.iter().filter_map(|e| input(e.index())).chain(outputs.clone()).for_each(keep);
+        })?;
+        for (nr, t) in (0u32..).zip(outputs) {
+            if !rewritten.iter().any(|r| r.is_of(t)) {
+                tie_one(&node, t, nr, &self.saved);
+            }
+        }
+        rewritten.into_iter().try_for_each(|r| r.end(&node))?;
+        Ok(Some(node))
+    }
+}
+
 /// Records one node by hand: `outputs` were computed from `inputs`, and `rule` knows how to go back. The edges of
 /// the node have argument 0 and the input's position. None when no input requires grad, grad mode is off, or there is no
 /// output.
@@ -305,31 +363,7 @@ pub fn record_node(
     outputs: &[&Tensor],
     save: impl FnOnce(&mut Saver<'_>) -> Result<()>,
 ) -> Result<Option<NodeRef>> {
-    if outputs.is_empty() || !state::is_grad_enabled() {
-        return Ok(None);
-    }
-    let mut edges = Edges::new();
-    for (k, t) in inputs.iter().enumerate() {
-        push_edge(&mut edges, t, 0, k)?;
-    }
-    if edges.is_empty() {
-        return Ok(None);
-    }
-    let mut saved = Saved::default();
-    save(&mut Saver::new(&edges, &mut saved))?;
-    let recipe = Recipe {
-        rule: &Rule::of(RuleHandle::Shared(rule)),
-        op: None,
-        edges: &mut edges,
-        saved: &mut saved,
-        outputs: outputs.len() as u32,
-        flags: 0,
-    };
-    let node = recipe.build(|edges, keep| {
-        edges.iter().filter_map(|e| inputs.get(e.index())).chain(outputs).for_each(|t| keep(t));
-    })?;
-    for (nr, t) in (0u32..).zip(outputs) {
-        tie_one(&node, t, nr, &saved);
-    }
-    Ok(Some(node))
+    let Some(mut recording) = Recording::begin(inputs.iter().copied().enumerate())? else { return Ok(None) };
+    save(&mut recording.saver())?;
+    recording.finish(rule, |k| inputs.get(k).copied(), outputs.iter().copied(), Vec::new())
 }

@@ -114,12 +114,28 @@ pub fn fake_inputs(scope: &CaptureScope, args: &[Arg<'_>], names: &[Arc<str>]) -
 
 /// The kernel of the Capture layer, for every op.
 fn capture_kernel(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-    let Some(recorder) = SCOPES.with(|s| s.borrow().last().cloned()) else { return Err(escaped(call)) };
-    let recorded = record(&recorder, call, rets);
-    recorded.map_err(|e| match tp_dispatch::host::location() {
+    let Some(recorder) = SCOPES.with(|s| s.borrow().last().cloned()) else {
+        return Err(escaped(call.op.name()));
+    };
+    record(&recorder, call, rets).map_err(located)
+}
+
+fn located(e: Error) -> Error {
+    match tp_dispatch::host::location() {
         Some(at) if e.kind() == tp_dispatch::ErrorKind::Capture => e.note(format!("captured at {at}")),
         _ => e,
-    })
+    }
+}
+
+/// Why a Function of the host language, which is no op, cannot run where an op would be captured.
+#[cold]
+pub fn refuse_function(name: &str) -> Error {
+    if SCOPES.with(|s| s.borrow().is_empty()) {
+        return escaped(name);
+    }
+    let message = "a Function has no schema and no fake rule: a graph cannot hold it";
+    located(Error::capture("TP4006", message).with_op(name))
+        .note("write it as an operator: library.custom_op with register_fake and register_autograd")
 }
 
 fn record(recorder: &RefCell<Recorder>, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
@@ -139,8 +155,8 @@ fn record(recorder: &RefCell<Recorder>, call: &Call<'_>, rets: &mut Rets) -> Res
 }
 
 #[cold]
-fn escaped(call: &Call<'_>) -> Error {
+fn escaped(op: &str) -> Error {
     Error::capture("TP4012", "a tensor without data was used outside of the capture that made it")
-        .with_op(call.op.name())
+        .with_op(op)
         .note("do not keep tensors in globals or attributes while a function is being captured; return them")
 }

@@ -51,8 +51,6 @@ pub struct State {
     pub dirty: Vec<Tensor>,
     pub no_materialize: bool,
     pub needs: Needs,
-    /// What the node is called in messages, and which argument each tensor is; given by `Function`.
-    pub label: Option<(Box<str>, Box<[u32]>)>,
     /// Backward calls that are under way: the thread, and what they saved.
     running: SmallVec<[(usize, *const BackwardCtx<'static>); 1]>,
 }
@@ -61,7 +59,7 @@ impl State {
     /// As it was made, whatever the inputs need.
     fn is_unused(&self) -> bool {
         let lists = self.to_save.is_empty() && self.not_differentiable.is_empty() && self.dirty.is_empty();
-        lists && !self.no_materialize && self.label.is_none() && self.running.is_empty()
+        lists && !self.no_materialize && self.running.is_empty()
     }
 }
 
@@ -145,13 +143,6 @@ pub unsafe fn give_up(op: Obj, is_last: bool) {
         x::PyObject_GC_Track(op.cast());
         ffi::Py_DECREF(op);
     }
-}
-
-/// # Safety
-/// A live object.
-pub unsafe fn is_context(op: Obj) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe { x::type_of(op) == TYPE.load(Ordering::Relaxed) }
 }
 
 /// Changes the state of a context; nothing in `change` may run Python code.

@@ -2,13 +2,13 @@
 
 use super::context::{self, Needs, tensor, with};
 use crate::error;
-use crate::hot::ffi::{self as x, Obj};
+use crate::hot::ffi::Obj;
 use crate::hot::{ret, shell};
 use pyo3::ffi;
 use std::ffi::CStr;
 use std::os::raw::c_void;
 use std::ptr;
-use tp_dispatch::{Error, Result};
+use tp_dispatch::Result;
 use tp_tensor::Tensor;
 
 unsafe fn none() -> Obj {
@@ -48,7 +48,10 @@ pub unsafe fn object_of(t: Option<&Tensor>) -> Obj {
 }
 
 /// The arguments of a fastcall.
-unsafe fn given<'a>(args: *mut Obj, nargs: isize) -> &'a [Obj] {
+///
+/// # Safety
+/// As that convention has it.
+pub unsafe fn given<'a>(args: *mut Obj, nargs: isize) -> &'a [Obj] {
     if nargs == 0 {
         return &[];
     }
@@ -104,71 +107,6 @@ unsafe extern "C" fn set_materialize_grads(op: Obj, value: Obj) -> Obj {
             return Err(error::fetch());
         }
         with(op, |s| s.no_materialize = on == 0);
-        Ok(none())
-    })
-}
-
-/// `_describe(name, positions, needs)`: what `Function` knows of its call.
-unsafe extern "C" fn describe(op: Obj, args: *mut Obj, nargs: isize) -> Obj {
-    // SAFETY: as above.
-    ret::guard(|| unsafe {
-        let &[name, positions, needs] = given(args, nargs) else {
-            return Err(Error::argument("TP1005", "_describe takes name, positions and needs"));
-        };
-        let name: Box<str> = x::str_of(name).unwrap_or("?").into();
-        let mut places = Vec::new();
-        for i in 0..ffi::PyTuple_Size(positions).max(0) {
-            places.push(ffi::PyLong_AsLong(ffi::PyTuple_GetItem(positions, i)) as u32);
-        }
-        let needs = Needs::Object(ffi::Py_NewRef(needs));
-        let old = with(op, |s| {
-            s.label = Some((name, places.into()));
-            std::mem::replace(&mut s.needs, needs)
-        });
-        drop(old);
-        Ok(none())
-    })
-}
-
-/// `_marked()`: the tensors to save, those without a gradient, and those that were written to.
-unsafe extern "C" fn marked(op: Obj, _: Obj) -> Obj {
-    // SAFETY: as above.
-    ret::guard(|| unsafe {
-        let (save, plain, dirty) =
-            with(op, |s| (s.to_save.clone(), s.not_differentiable.clone(), s.dirty.clone()));
-        let save = tuple_of(save.iter().map(|t| object_of(t.as_ref())))?;
-        let lists = [save, tensors(&plain)?, tensors(&dirty)?];
-        tuple_of(lists.into_iter())
-    })
-}
-
-unsafe fn tensors(list: &[Tensor]) -> Result<Obj> {
-    // SAFETY: lock held.
-    unsafe { tuple_of(list.iter().map(|t| object_of(Some(t)))) }
-}
-
-/// `_settle(save, plain)`: puts others in the places of what was marked; nothing counts as written to any more.
-unsafe extern "C" fn settle(op: Obj, args: *mut Obj, nargs: isize) -> Obj {
-    // SAFETY: as above.
-    ret::guard(|| unsafe {
-        let &[save, plain] = given(args, nargs) else {
-            return Err(Error::argument("TP1005", "_settle takes two tuples"));
-        };
-        let item = |tuple: Obj, i: isize| ffi::PyTuple_GetItem(tuple, i);
-        let mut kept = Vec::new();
-        for i in 0..ffi::PyTuple_Size(save).max(0) {
-            let t = item(save, i);
-            kept.push(if t == ffi::Py_None() { None } else { Some(tensor(t, "saved")?) });
-        }
-        let mut marks = Vec::new();
-        for i in 0..ffi::PyTuple_Size(plain).max(0) {
-            marks.push(tensor(item(plain, i), "marked")?);
-        }
-        let old = with(op, |s| {
-            let old = (std::mem::replace(&mut s.to_save, kept), std::mem::take(&mut s.dirty));
-            (old, std::mem::replace(&mut s.not_differentiable, marks))
-        });
-        drop(old);
         Ok(none())
     })
 }
@@ -241,9 +179,6 @@ pub fn methods() -> *mut ffi::PyMethodDef {
             ffi::METH_O,
             c"With False, gradients of unused outputs arrive as None instead of zeros.",
         ),
-        fast(c"_describe", describe, c"Takes name, positions of tensors and needs of a Function's call."),
-        one(c"_marked", marked, ffi::METH_NOARGS, c"What to save, what has no gradient, what was written to."),
-        fast(c"_settle", settle, c"Replaces what to save and what has no gradient."),
         // SAFETY: the terminator is all zeros.
         unsafe { std::mem::zeroed() },
     ];

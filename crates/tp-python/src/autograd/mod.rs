@@ -2,6 +2,9 @@
 
 mod context;
 mod context_methods;
+mod function;
+mod function_call;
+mod function_rule;
 mod hooks;
 mod packing;
 mod returned;
@@ -139,18 +142,6 @@ fn backward(
 #[pyfunction]
 fn live_nodes() -> PyResult<usize> {
     guarded(|| Ok(crate::hot::node_host::live()))
-}
-
-/// Whether two tensors are over the same storage.
-#[pyfunction]
-fn shares_storage(a: TensorArg, b: TensorArg) -> PyResult<bool> {
-    guarded(|| Ok(a.0.shares_storage(&b.0)))
-}
-
-/// Gives `t`, which a Function wrote to, the history of `made`, which its forward returned in its place.
-#[pyfunction]
-fn adopt_history(py: Python<'_>, t: TensorArg, made: TensorArg) -> PyResult<()> {
-    guarded(|| tp_autograd::adopt(&t.0, &made.0).py(py))
 }
 
 /// Gradients of `outputs` with respect to `inputs`, one per input; None where `allow_unused` permits it.
@@ -292,13 +283,13 @@ impl AnomalyMode {
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     // SAFETY: the type is made once, at import, with the lock held.
     m.add("Context", unsafe { Bound::from_owned_ptr_or_err(m.py(), context::init_type())? })?;
+    // SAFETY: as above.
+    m.add("Function", unsafe { Bound::from_owned_ptr_or_err(m.py(), function::init_type())? })?;
     m.add_class::<PyNode>()?;
     m.add_class::<AnomalyMode>()?;
     hooks::register(m)?;
     packing::register(m)?;
     m.add_function(wrap_pyfunction!(live_nodes, m)?)?;
-    m.add_function(wrap_pyfunction!(shares_storage, m)?)?;
-    m.add_function(wrap_pyfunction!(adopt_history, m)?)?;
     m.add_function(wrap_pyfunction!(register_autograd, m)?)?;
     m.add_function(wrap_pyfunction!(register_autograd_none, m)?)?;
     m.add_function(wrap_pyfunction!(backward, m)?)?;

@@ -9,12 +9,19 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use smallvec::{SmallVec, smallvec};
 use tp_autograd::rule::{BackwardCtx, Gradients, wrong_count};
-use tp_autograd::tape::{Label, Saver};
+use tp_autograd::tape::Saver;
 use tp_dispatch::{Error, Result, Value};
 use tp_tensor::Tensor;
 
 /// An owned reference that goes at once where the lock is held.
 pub struct Owned(pub Obj);
+
+impl Owned {
+    /// Gives the reference away.
+    pub fn into_raw(self) -> Obj {
+        std::mem::ManuallyDrop::new(self).0
+    }
+}
 
 // SAFETY: the object is touched only with the interpreter lock held.
 unsafe impl Send for Owned {}
@@ -33,7 +40,6 @@ pub struct Marked {
     pub plain: Vec<Tensor>,
     pub dirty: bool,
     pub no_materialize: bool,
-    pub label: Option<(Box<str>, Box<[u32]>)>,
 }
 
 impl Marked {
@@ -43,12 +49,7 @@ impl Marked {
                 .with_op(op)
                 .note("an operator declares what it writes to in mutates_args, and has no gradient then"));
         }
-        for t in &self.save {
-            save(saver, t.as_ref(), rets);
-        }
-        if self.no_materialize {
-            saver.set_bits(super::rule::NO_MATERIALIZE);
-        }
+        keep(&self.save, self.no_materialize, rets, saver);
         for t in &self.plain {
             let Some(nr) = output_index(rets, t) else {
                 let message = "mark_non_differentiable was given a tensor that is no output of this call";
@@ -58,25 +59,28 @@ impl Marked {
             };
             saver.mark_non_differentiable(nr);
         }
-        if let Some((name, positions)) = self.label {
-            saver.set_label(Label { name, positions });
-        }
         Ok(())
     }
 }
 
-fn save(saver: &mut Saver<'_>, t: Option<&Tensor>, rets: &[Value]) {
-    match t {
-        None => saver.none(),
-        Some(t) => match output_index(rets, t) {
-            Some(nr) => saver.output(t, nr),
-            None => saver.input(t),
-        },
+/// Saves tensors, and whether gradients of unused outputs are left out.
+pub fn keep(save: &[Option<Tensor>], no_materialize: bool, rets: &[Value], saver: &mut Saver<'_>) {
+    for t in save {
+        match t {
+            None => saver.none(),
+            Some(t) => match output_index(rets, t) {
+                Some(nr) => saver.output(t, nr),
+                None => saver.input(t),
+            },
+        }
+    }
+    if no_materialize {
+        saver.set_bits(super::rule::NO_MATERIALIZE);
     }
 }
 
 /// Which output a tensor is, counting every tensor the call returned.
-fn output_index(rets: &[Value], t: &Tensor) -> Option<usize> {
+pub fn output_index(rets: &[Value], t: &Tensor) -> Option<usize> {
     let mut nr = 0;
     let mut found = None;
     for value in rets {

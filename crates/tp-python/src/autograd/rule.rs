@@ -104,14 +104,10 @@ impl PyRule {
     ) -> Result<()> {
         // SAFETY: lock held; the context is owned until the node has it.
         unsafe {
-            let mut ctx = Owned(context::new()?);
+            let ctx = Owned(context::new()?);
             let needs = self.needs(py, call, saver.edges());
             context::with(ctx.0, |s| s.needs = needs);
-            let answer = self.call_setup(py, ctx.0, call, rets).map_err(error::from_py)?;
-            // `Function` has a context of its own, made before forward ran.
-            if context::is_context(answer.as_ptr()) {
-                ctx = Owned(answer.into_ptr());
-            }
+            self.call_setup(py, ctx.0, call, rets).map_err(error::from_py)?;
             let marked = context::with(ctx.0, |s| {
                 s.phase = Phase::Recorded;
                 Marked {
@@ -119,7 +115,6 @@ impl PyRule {
                     plain: std::mem::take(&mut s.not_differentiable),
                     dirty: !std::mem::take(&mut s.dirty).is_empty(),
                     no_materialize: s.no_materialize,
-                    label: s.label.take(),
                 }
             });
             marked.store(&self.op, rets, saver)?;
@@ -487,7 +482,7 @@ fn boolean(py: Python<'_>, v: bool) -> Bound<'_, PyAny> {
     PyBool::new(py, v).to_owned().into_any()
 }
 
-fn zeros(spec: &tp_autograd::tape::Spec) -> Result<Tensor> {
+pub(super) fn zeros(spec: &tp_autograd::tape::Spec) -> Result<Tensor> {
     let op = tp_dispatch::Registry::global().lookup("tp::zeros")?;
     let args = [Arg::Ints(&spec.sizes), Arg::DType(spec.dtype), Arg::Device(spec.device)];
     let mut rets = tp_dispatch::Rets::new();
