@@ -204,7 +204,7 @@ G14  | autocast of custom ops          | library/test_autocast.py::test_every_fl
 H1   | callbacks hold no lock          | library/test_rows.py::test_callbacks_hold_no_lock, CALLBACKS::test_many_threads_register_call_capture_and_differentiate
 H3   | backward inside of a kernel     | autograd/test_silent_results.py::test_a_kernel_may_differentiate_what_it_makes
 H4   | settings of threads             | REGISTER::test_switches_belong_to_the_thread
-H5   | first launch in backward        | | needs CUDA kernels, which are not built
+H5   | first launch in backward        | | shown with Triton's interpreter; a launch on a GPU needs the CUDA runtime
 H7   | kernels that refer to their op  | library/test_rows.py::test_a_kernel_that_holds_its_op_is_collected
 U1   | use after destruction           | UPSTREAM::test_l11_lifetime, OPCHECK::test_an_unregistered_op_is_named
 U2   | too many results                | CONTRACT::test_results_that_do_not_fit_a_pair

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -169,6 +170,60 @@ def test_the_interpreter_agrees_with_the_default_kernel() -> None:
     (out,), executor = interpreter.run_op(triton_ops.add, (x, y))
     assert executor == "triton-interpreter"
     assert out.tolist() == (x + y).tolist()
+
+
+FIRST_LAUNCH = """
+import threading
+import tensorplay as tp
+from tensorplay import Tensor, library
+import triton, triton.language as tl
+
+@triton.jit
+def twice(x, out, n, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store(out + at, 2.0 * tl.load(x + at, at < n), at < n)
+
+@library.triton_op("h5::twice", mutates_args=())
+def double(x: Tensor) -> Tensor:
+    out = tp.empty_like(x)
+    library.wrap_triton(twice)[(1,)](x, out, x.size, B=16)
+    return out
+
+double.register_kernel("cpu", tp._native.kernel_function("h5::twice", "cuda"), name="interpreted")
+threads = []
+
+@library.custom_op("h5::f", mutates_args=())
+def f(x: Tensor) -> Tensor:
+    return x * 2.0
+
+@f.register_autograd
+def backward(ctx, grad):
+    threads.append(threading.get_ident())
+    return double(grad)
+
+x = tp.ones((5,)).requires_grad_()
+y = f(x)
+def run():
+    with tp.trace() as events:
+        y.backward(tp.arange(5, dtype=tp.float32))
+    (event,) = events.of("h5::twice")
+    assert event.marker.kernel == "interpreted", event
+
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+assert x.grad.tolist() == [0.0, 2.0, 4.0, 6.0, 8.0]
+assert threads == [thread.ident], "a gradient is computed by the thread that asked for it"
+"""
+
+
+@pytest.mark.requires("triton")
+def test_the_first_launch_of_a_process_may_be_a_gradient() -> None:
+    """H5: a Triton kernel that backward launches first, on a thread that has launched nothing: interpreted, no GPU."""
+    program = write_and_run(FIRST_LAUNCH, HERE / "no_such_file.py")
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.requires("triton")
