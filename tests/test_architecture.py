@@ -43,11 +43,11 @@ def test_crates_use_only_what_lies_below_them() -> None:
 
 
 def test_files_and_functions_are_short() -> None:
-    assert violations(rules.size_violations, ".rs", ".py") == ""
+    assert violations(rules.size_violations, ".rs", ".py", ".pyi") == ""
 
 
 def test_nothing_is_left_unfinished_and_every_module_introduces_itself() -> None:
-    assert violations(rules.prose_violations, ".rs", ".py") == ""
+    assert violations(rules.prose_violations, ".rs", ".py", ".pyi") == ""
 
 
 def test_every_function_of_the_extension_turns_a_panic_into_our_error() -> None:

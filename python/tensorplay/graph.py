@@ -96,3 +96,7 @@ def _repr_html_(graph: Graph) -> str:
 
 
 setattr(Graph, "_repr_html_", _repr_html_)  # noqa: B010  (the class lives in the extension)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -300,3 +300,7 @@ class _CallableModule(types.ModuleType):
 
 
 sys.modules[__name__].__class__ = _CallableModule
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
