@@ -22,7 +22,6 @@ CRATE_EDGES: dict[str, set[str]] = {
     "tp-kernels": {"tp-tensor", "tp-expr", "tp-dispatch"},
     "tp-autograd": {"tp-tensor", "tp-expr", "tp-dispatch"},
     "tp-graph": {"tp-tensor", "tp-expr", "tp-dispatch", "tp-autograd"},
-    "tp-cuda": {"tp-tensor", "tp-expr", "tp-dispatch"},
 }
 
 # Tests of a layer that need operators to work on. The layer itself builds without them.

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,9 @@ def test_wheel_in_a_clean_environment(tmp_path: Path) -> None:
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     assert wheel.name.startswith("tensorplay_dispatch-")
     assert "-cp311-abi3-" in wheel.name
+    typed = {"py.typed", *(path.name for path in (ROOT / "python" / "tensorplay").glob("*.pyi"))}
+    assert len(typed) >= 5
+    assert {f"tensorplay/{name}" for name in typed} <= set(zipfile.ZipFile(wheel).namelist())
     venv.create(tmp_path / "clean", with_pip=True)
     python = tmp_path / "clean" / "bin" / "python"
     install = [

@@ -269,7 +269,7 @@ else:
         return value
 
     def __dir__():
-        return sorted({*globals(), *__all__})
+        return sorted(__all__)
 
 
 __all__ = [

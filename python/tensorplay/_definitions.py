@@ -10,7 +10,7 @@ import functools
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from tensorplay import _native, _op, _waiting, ops
 from tensorplay._infer import infer_schema, mutated_names
@@ -31,6 +31,9 @@ from tensorplay.errors import ArgumentError, RegistrationError, SchemaError, Uns
 
 __all__ = ["custom_op", "define", "define_record"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
 _RESERVED = frozenset({"tp", "tensorplay", "prim"})
 _EFFECTS = ("random", "ordered")
@@ -39,7 +42,7 @@ _EFFECTS = ("random", "ordered")
 @overload
 def custom_op(
     name: str,
-    fn: Callable[..., Any],
+    fn: Callable[P, R],
     /,
     *,
     mutates_args: Iterable[str] | str,
@@ -50,7 +53,7 @@ def custom_op(
     layout: Mapping[str, str] | None = ...,
     tags: str | Iterable[str] = ...,
     override: bool = ...,
-) -> CustomOpDef: ...
+) -> CustomOpDef[P, R]: ...
 @overload
 def custom_op(
     name: str,
@@ -65,7 +68,7 @@ def custom_op(
     layout: Mapping[str, str] | None = ...,
     tags: str | Iterable[str] = ...,
     override: bool = ...,
-) -> Callable[[Callable[..., Any]], CustomOpDef]: ...
+) -> Callable[[Callable[P, R]], CustomOpDef[P, R]]: ...
 def custom_op(
     name: str,
     fn: Callable[..., Any] | None = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from tensorplay import _batch_rules, _native
 from tensorplay._batching import Level, entered, peel
@@ -18,10 +18,13 @@ from tensorplay.errors import InvalidValueError, ShapeError
 
 __all__ = ["vmap"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 def vmap(
-    func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error"
-) -> Callable[..., Any]:
+    func: Callable[P, R], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error"
+) -> Callable[P, R]:
     """`func` over every sample of its arguments at once; the results equal those of a loop over samples.
 
     Parameters

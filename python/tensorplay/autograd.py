@@ -41,24 +41,23 @@ if TYPE_CHECKING:
     from tensorplay._gradcheck import gradcheck, gradgradcheck
     from tensorplay._saving import checkpoint, once_differentiable, saved_tensors_hooks
     from tensorplay.errors import GradcheckError
+else:
+    # Imported on first use: most programs need neither.
+    _LAZY = {
+        "GradcheckError": "tensorplay.errors",
+        "checkpoint": "tensorplay._saving",
+        "once_differentiable": "tensorplay._saving",
+        "saved_tensors_hooks": "tensorplay._saving",
+        "gradcheck": "tensorplay._gradcheck",
+        "gradgradcheck": "tensorplay._gradcheck",
+    }
 
-# Imported on first use: most programs need neither.
-_LAZY = {
-    "GradcheckError": "tensorplay.errors",
-    "checkpoint": "tensorplay._saving",
-    "once_differentiable": "tensorplay._saving",
-    "saved_tensors_hooks": "tensorplay._saving",
-    "gradcheck": "tensorplay._gradcheck",
-    "gradgradcheck": "tensorplay._gradcheck",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name):
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -284,3 +283,7 @@ def grad(
         zeros = _native.builtins["zeros_like"]
         found = [zeros(x) if g is None else g for g, x in zip(found, starts, strict=True)]
     return tuple(found)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

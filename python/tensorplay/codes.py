@@ -441,3 +441,7 @@ def lookup(code: str) -> Entry | None:
     """The entry of a code, whatever its case, with or without ``TP``."""
     wanted = code.strip().strip("[]").upper()
     return CODES.get(wanted if wanted.startswith("TP") else f"TP{wanted}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

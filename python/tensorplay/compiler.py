@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from tensorplay import _native
 from tensorplay.backends import base
@@ -19,6 +19,9 @@ from tensorplay.graph import Graph, parameter_names
 from tensorplay.outcome import Explanation, FallbackReason, RunReport
 
 __all__ = ["CompiledFunction", "compile"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 CompiledFunction = _native.CompiledFunction
 
@@ -74,11 +77,11 @@ def _names(backend: Any) -> list[str]:
 
 @overload
 def compile(
-    fn: Callable[..., Any],
+    fn: Callable[P, R],
     *,
     backend: str | Sequence[str] = ...,
     on_fallback: str | None = ...,
-) -> CompiledFunction: ...
+) -> CompiledFunction[P, R]: ...
 
 
 @overload
@@ -87,7 +90,7 @@ def compile(
     *,
     backend: str | Sequence[str] = ...,
     on_fallback: str | None = ...,
-) -> Callable[[Callable[..., Any]], CompiledFunction]: ...
+) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
 def compile(
@@ -194,3 +197,7 @@ def _install() -> None:
 
 
 _install()
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

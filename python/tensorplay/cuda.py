@@ -23,3 +23,7 @@ def device_count() -> int:
 def synchronize() -> None:
     """Waits for all work on the current device; CapabilityError where there is none."""
     base.require("cuda", "synchronize()")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -155,3 +155,7 @@ class OutOfMemoryError(TensorPlayError, MemoryError):
 
 class InternalError(TensorPlayError, RuntimeError):
     """A broken invariant of TensorPlay itself: please report it."""
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from tensorplay import _native
 from tensorplay._batching import Level, active, from_bottom, peel, to_bottom
@@ -23,8 +23,20 @@ __all__ = ["grad", "jacobian", "jvp", "value_and_grad", "vjp", "vmap"]
 
 _b = _native.builtins
 ArgNums = int | tuple[int, ...]
+A = TypeVar("A")  # of the first argument, and so of its gradient
+P = ParamSpec("P")
 
 
+@overload
+def grad(
+    func: Callable[Concatenate[A, P], Any], argnums: Literal[0] = 0, has_aux: Literal[False] = False
+) -> Callable[Concatenate[A, P], A]: ...
+@overload
+def grad(
+    func: Callable[P, Any], argnums: tuple[int, ...], has_aux: Literal[False] = False
+) -> Callable[P, tuple[Any, ...]]: ...
+@overload
+def grad(func: Callable[P, Any], argnums: ArgNums = 0, has_aux: bool = False) -> Callable[P, Any]: ...
 def grad(func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) -> Callable[..., Any]:
     """The gradient of `func`, which returns one 0-d floating tensor, with respect to the arguments `argnums`.
 
@@ -40,6 +52,14 @@ def grad(func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) 
     return gradient
 
 
+@overload
+def value_and_grad(
+    func: Callable[Concatenate[A, P], Tensor], argnums: Literal[0] = 0, has_aux: Literal[False] = False
+) -> Callable[Concatenate[A, P], tuple[Tensor, A]]: ...
+@overload
+def value_and_grad(
+    func: Callable[P, Any], argnums: ArgNums = 0, has_aux: bool = False
+) -> Callable[P, tuple[Any, Any]]: ...
 def value_and_grad(
     func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -113,6 +133,12 @@ def _linear(pull: Callable[[Any], tuple[Any, ...]], cotangents: Any) -> tuple[An
     return found
 
 
+@overload
+def jacobian(
+    func: Callable[Concatenate[Tensor, P], Tensor], argnums: Literal[0] = 0, has_aux: Literal[False] = False
+) -> Callable[Concatenate[Tensor, P], Tensor]: ...
+@overload
+def jacobian(func: Callable[P, Any], argnums: ArgNums = 0, has_aux: bool = False) -> Callable[P, Any]: ...
 def jacobian(func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) -> Callable[..., Any]:
     """Every partial derivative of `func`, by one backward pass per element of its output.
 
@@ -334,3 +360,7 @@ def _later_level(run: _Run, cotangents: list[Any]) -> Level | None:
         if level not in run.levels and any(peel(x, level)[1] is not None for x in cotangents):
             return level
     return None
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,8 +12,6 @@ from tensorplay.errors import ArgumentError
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
-    from typing import Any
-
     from tensorplay._native import Builtin, Tensor, dtype
 
 _builtins = _native.builtins
@@ -227,7 +225,9 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
     raise ArgumentError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}", code="TP1041")
 
 
-def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+def clamp(
+    x: Tensor, min: Tensor | int | float | None = None, max: Tensor | int | float | None = None
+) -> Tensor:
     """Values limited to [min, max]; either bound may be None, a number or a tensor. NaN stays NaN."""
     if min is None:
         return positive(x) if max is None else minimum(x, max)
@@ -240,3 +240,14 @@ clip = clamp
 def astype(x: Tensor, dtype: dtype, /, *, copy: bool = True) -> Tensor:
     """The elements as another dtype; with `copy=False` the tensor itself where it has that dtype already."""
     return x if not copy and x.dtype is dtype else _astype(x, dtype)
+
+
+__all__ = [
+    name
+    for name, value in list(globals().items())
+    if callable(value) and not name.startswith("_") and value is not ArgumentError
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

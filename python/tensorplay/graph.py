@@ -15,7 +15,7 @@ from typing import Any
 from tensorplay import _native
 from tensorplay.outcome import Record
 
-__all__ = ["Graph", "Node", "TensorSpec", "capture", "parameter_names", "parse"]
+__all__ = ["Graph", "Node", "TensorSpec", "ValueSpec", "capture", "parameter_names", "parse"]
 
 Graph = _native.Graph
 
@@ -34,6 +34,19 @@ class TensorSpec(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class ValueSpec(Record):
+    """An output that is no tensor: the name of its type (``"int"``, ``"list[float]"``), and the value that the fake rule
+    gave, a list as a tuple; None where it gave none.
+    """
+
+    type: str
+    value: Any = None
+
+    def __str__(self) -> str:
+        return self.type if self.value is None else f"{self.type} is {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
 class Node(Record):
     """One operator call of a graph.
 
@@ -46,7 +59,7 @@ class Node(Record):
     outputs: tuple[str, ...]
     effects: tuple[str, ...]
     location: str | None
-    spec: tuple[TensorSpec | str, ...]
+    spec: tuple[TensorSpec | ValueSpec, ...]
 
     def __str__(self) -> str:
         outputs = ", ".join(self.outputs)
@@ -83,3 +96,7 @@ def _repr_html_(graph: Graph) -> str:
 
 
 setattr(Graph, "_repr_html_", _repr_html_)  # noqa: B010  (the class lives in the extension)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -76,3 +76,7 @@ __all__ = [
     "waiting",
     "wrap_triton",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

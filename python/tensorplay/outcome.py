@@ -193,3 +193,7 @@ class Explanation(Record):
             lines = [f"  {line}" for item in items for line in str(item).splitlines()]
             parts.append("\n".join([f"{title}:", *(lines or ["  none"])]))
         return "\n".join(parts)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

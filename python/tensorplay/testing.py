@@ -172,3 +172,7 @@ def executors(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[t
     with tracing() as events:
         flatten(function(*args, **kwargs))
     return [(event.op, event.marker.executor) for event in events()]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -95,3 +95,7 @@ class trace:
 
     def __exit__(self, *_: object) -> None:
         self._sinks.pop().stop()
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -29,6 +29,7 @@ from tensorplay._verify.values import (
     check_effects_seen,
     check_kernels,
     check_over_declared,
+    refusal,
 )
 from tensorplay.errors import ArgumentError, InvalidValueError, OpCheckError, RegistrationError
 
@@ -82,6 +83,8 @@ def verify(
         prefix = f"{subject.full}: " if len(found) > 1 else ""
         for column, checks in zip(columns, _verify_one(subject, inputs, kwargs or {}, options), strict=True):
             column.extend(Check(prefix + c.name, c.verdict, c.detail, c.location) for c in checks)
+    if not any(columns):
+        columns[0].append(_unbound(found, inputs, kwargs or {}))
     name = found[0].name if len(found) == 1 else str(found[0].full).partition(".")[0]
     return VerifyReport(name, seed, *columns)
 
@@ -95,7 +98,21 @@ def _binds(subject: Subject, inputs: tuple[Any, ...] | list[Any], kwargs: dict[s
     return False
 
 
-def _given(subject: Subject, inputs: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]) -> list[Case]:
+def _unbound(
+    found: list[Subject], inputs: tuple[Any, ...] | list[Any] | None, kwargs: dict[str, Any]
+) -> Check:
+    """The failure of calls that no overload takes."""
+    names = ", ".join(str(subject.full) for subject in found)
+    errors = [found[0].run(case).error for case in _given(found[0], inputs, kwargs)]
+    told = "; ".join(refusal(error) for error in errors if error is not None)
+    return Check(
+        "inputs", "fail", f"none of {names} takes them: {told or 'no call was given'}", found[0].location
+    )
+
+
+def _given(
+    subject: Subject, inputs: tuple[Any, ...] | list[Any] | None, kwargs: dict[str, Any]
+) -> list[Case]:
     calls = inputs if isinstance(inputs, list) else [inputs]
     cases = []
     for index, args in enumerate(calls):
@@ -283,3 +300,7 @@ class _CallableModule(types.ModuleType):
 
 
 sys.modules[__name__].__class__ = _CallableModule
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -61,20 +61,23 @@ fn constant(c: &Const, kind: ParamKind) -> Option<Value> {
         (Const::Str(s), K::Str) => Value::Str((&**s).into()),
         (Const::DType(d), K::DType) => Value::DType(*d),
         (Const::Device(d), K::Device) => Value::Device(*d),
-        (_, K::Opaque) => opaque(c),
+        (_, K::Opaque) => c.value(),
         _ => return None,
     })
 }
 
-fn opaque(c: &Const) -> Value {
-    match c {
-        Const::None => Value::None,
-        Const::Bool(v) => Value::Bool(*v),
-        Const::Int(v) => Value::Int(*v),
-        Const::Float(v) => Value::Float(*v),
-        Const::Str(s) => Value::Str((&**s).into()),
-        Const::DType(d) => Value::DType(*d),
-        Const::Device(d) => Value::Device(*d),
+impl Const {
+    /// The literal as a value of its own, for who knows of no declared kind.
+    pub fn value(&self) -> Value {
+        match self {
+            Const::None => Value::None,
+            Const::Bool(v) => Value::Bool(*v),
+            Const::Int(v) => Value::Int(*v),
+            Const::Float(v) => Value::Float(*v),
+            Const::Str(s) => Value::Str((&**s).into()),
+            Const::DType(d) => Value::DType(*d),
+            Const::Device(d) => Value::Device(*d),
+        }
     }
 }
 

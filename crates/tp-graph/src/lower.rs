@@ -323,7 +323,7 @@ impl Planner<'_> {
             Operand::Const(Const::Int(v)) if symbols::any(&[*v]) => {
                 OutSrc::Size(self.graph.symbols.poly(Dim::from_raw(*v)).ok_or(TensorError::Symbolic(*v))?)
             }
-            Operand::Const(c) => OutSrc::Value(known_value(c)),
+            Operand::Const(c) => OutSrc::Value(c.value()),
             Operand::List(items) => OutSrc::Value(known_list(items)?),
         })
     }
@@ -334,19 +334,7 @@ fn shaped(region: &Region, kernel: Arc<RawKernel>) -> std::result::Result<Exec, 
     Ok(Exec::Shaped { native: Arc::new(NativeKernel::compile(region)?), raw: Some(kernel) })
 }
 
-/// A literal that the function returned, as a value of its own.
-fn known_value(c: &Const) -> Value {
-    match c {
-        Const::None => Value::None,
-        Const::Bool(v) => Value::Bool(*v),
-        Const::Int(v) => Value::Int(*v),
-        Const::Float(v) => Value::Float(*v),
-        Const::Str(s) => Value::Str((&**s).into()),
-        Const::DType(d) => Value::DType(*d),
-        Const::Device(d) => Value::Device(*d),
-    }
-}
-
+/// A list that the function returned, as a value of its own.
 fn known_list(items: &[Operand]) -> Result<Value> {
     let scalar = |o: &Operand| match o {
         Operand::Const(c) => c.scalar(),

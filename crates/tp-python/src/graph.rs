@@ -4,14 +4,15 @@
 use crate::compile::program_dict;
 use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
+use crate::hot::convert::value_to_object;
 use crate::symint::size_objects;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyString, PyTuple};
 use std::sync::Arc;
 use tp_dispatch::{Error, Value};
 use tp_graph::ValueId;
 use tp_graph::capture;
-use tp_graph::ir::{Graph, Node, ValueType};
+use tp_graph::ir::{Const, Graph, Node, Operand, ValueType};
 use tp_tensor::symbols;
 
 /// A captured program in SSA form. `str(graph)` is its text, `tensorplay.graph.parse` reads it back.
@@ -123,8 +124,28 @@ fn spec_tuple<'py>(py: Python<'py>, g: &Graph, v: ValueId) -> PyResult<Bound<'py
             let class = py.import("tensorplay.graph")?.getattr("TensorSpec")?;
             class.call1((sizes, spec.dtype.name(), strides, spec.device.to_string()))
         }
-        ValueType::Other(what) => Ok(pyo3::types::PyString::new(py, what).into_any()),
-        ValueType::Known(value) => Ok(pyo3::types::PyString::new(py, &value.type_name()).into_any()),
+        ValueType::Other(what) => value_spec(py)?.call1((&**what,)),
+        ValueType::Known(value) => value_spec(py)?.call1((value.type_name(), literal(py, g, value)?)),
+    }
+}
+
+fn value_spec(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    py.import("tensorplay.graph")?.getattr("ValueSpec")
+}
+
+/// What the fake rule gave for an output that is no tensor; a list as a tuple, an open size as a symbol.
+fn literal<'py>(py: Python<'py>, g: &Graph, operand: &Operand) -> PyResult<Bound<'py, PyAny>> {
+    match operand {
+        Operand::Const(Const::Int(v)) => Ok(size_objects(py, &g.symbols, &[*v])?.remove(0)),
+        Operand::Const(c) => {
+            // SAFETY: lock held; a new reference, or null with an exception set.
+            unsafe { Bound::from_owned_ptr_or_err(py, value_to_object(&c.value())) }
+        }
+        Operand::List(items) => {
+            let items = items.iter().map(|o| literal(py, g, o)).collect::<PyResult<Vec<_>>>()?;
+            Ok(PyTuple::new(py, items)?.into_any())
+        }
+        Operand::Value(v) => Ok(PyString::new(py, &v.to_string()).into_any()),
     }
 }
 

@@ -36,6 +36,8 @@ def check_gradients(subject: Subject, accepted: list[Accepted], seed: int, tally
     _check_not_in_kernels(subject, accepted, tally)
     if kind == "missing" and any(item.case.given and _asks(item.case) for item in accepted):
         detail = "an input requires a gradient, and no backward is registered: backward() would raise"
+        if subject.mutated:
+            detail = "an input requires a gradient, and an op that writes to its arguments has none: a call would raise"
         tally.fail("gradient is registered", detail, subject.location)
         return
     if kind == "missing":
@@ -289,8 +291,6 @@ def _check_numeric(
     for recipe, (argument, _), gradient in zip(recipes, recorded.inputs, found, strict=True):
         analytic = np.zeros(recipe.shape) if gradient is None else to_numpy(gradient).astype("float64")
         size = recipe.values.size
-        if recipe.layout == "expanded":  # one stored row: moving an element moves its whole column
-            continue
         probes = (
             range(size)
             if size <= PROBES

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
@@ -162,35 +163,76 @@ def check_fakes(subject: Subject, item: Accepted, graph: Any, tally: Tally) -> N
     if node is None:
         return
     where = replay(subject, item.case)
-    real = item.run.outputs
-    if len(node.spec) != len(real):
-        detail = f"the fake rule promises {len(node.spec)} outputs, the kernel returned {len(real)}\n{where}"
+    spec, real = _opened(node.spec), item.run.outputs
+    if len(spec) != len(real):
+        detail = f"the fake rule promises {len(spec)} outputs, the kernel returned {len(real)}\n{where}"
         tally.fail("fake rule: count", detail, subject.location)
         return
     tally.ok("fake rule: count", location=subject.location)
-    promises = _with_real_sizes(node.spec, real)
-    for index, (promised, got) in enumerate(zip(promises, real, strict=True)):
-        if isinstance(promised, str):
-            detail = f"output {index} of {subject.name}: {promised}"
+    for index, (promised, got) in enumerate(zip(_with_real_sizes(spec, real), real, strict=True)):
+        if isinstance(promised, _Contradiction):
+            detail = f"output {index} of {subject.name}: {promised.text}"
             tally.fail("fake rule: shape", f"{detail}\n{where}", subject.location)
-        elif got.is_tensor:
+        elif isinstance(promised, graphs.TensorSpec) and got.is_tensor:
             _check_spec(subject, index, promised, got, where, tally)
+        else:
+            _check_value(subject, index, promised, got, where, tally)
     _check_aliases(subject, item, where, tally)
 
 
-def _with_real_sizes(promised: Sequence[Any], real: Sequence[Snapshot]) -> list[Any]:
-    """Promises with what the run says symbolic sizes are; a text for one whose sizes the run contradicts."""
-    tensors = [
-        k for k, got in enumerate(real) if got.is_tensor and isinstance(promised[k], graphs.TensorSpec)
-    ]
-    outputs = [(promised[k].shape, promised[k].strides, real[k].shape) for k in tensors]
+@dataclass(frozen=True)
+class _Contradiction:
+    """What a run said against sizes that were promised as symbols."""
+
+    text: str
+
+
+Promise = graphs.TensorSpec | graphs.ValueSpec | _Contradiction
+
+
+def _opened(spec: Sequence[graphs.TensorSpec | graphs.ValueSpec]) -> list[Promise]:
+    """One promise for each value, as results are counted: a list of numbers is several."""
+    found: list[Promise] = []
+    for promised in spec:
+        if isinstance(promised, graphs.ValueSpec) and isinstance(promised.value, tuple):
+            found += [graphs.ValueSpec(type(value).__name__, value) for value in promised.value]
+        else:
+            found.append(promised)
+    return found
+
+
+def _with_real_sizes(promised: Sequence[Promise], real: Sequence[Snapshot]) -> list[Promise]:
+    """Promises with what the run says symbolic sizes are; a contradiction for one whose sizes the run denies."""
+    tensors = {
+        k: (said, got.shape)
+        for k, (said, got) in enumerate(zip(promised, real, strict=True))
+        if isinstance(said, graphs.TensorSpec) and got.is_tensor
+    }
+    bounds = _native.bind_sizes([(said.shape, said.strides, shape) for said, shape in tensors.values()])
     out = list(promised)
-    for k, bound in zip(tensors, _native.bind_sizes(outputs), strict=True):
+    for (k, (said, _)), bound in zip(tensors.items(), bounds, strict=True):
         if isinstance(bound, str):
-            out[k] = bound
+            out[k] = _Contradiction(bound)
         elif None not in (*bound[0], *bound[1]):
-            out[k] = dataclasses.replace(promised[k], shape=tuple(bound[0]), strides=tuple(bound[1]))
+            shape, strides = (tuple(n for n in sizes if n is not None) for sizes in bound)
+            out[k] = dataclasses.replace(said, shape=shape, strides=strides)
     return out
+
+
+def _check_value(
+    subject: Subject, index: int, promised: Promise, got: Snapshot, where: str, tally: Tally
+) -> None:
+    """A number is of the kind that was promised, and has the value wherever the fake rule gave one."""
+    found = f"a tensor of {got.dtype}" if got.is_tensor else f"{got.dtype} is {got.literal}"
+    open_value = isinstance(promised, graphs.ValueSpec) and promised.value is None
+    # A number that is no tensor is its own text: NaN equals itself, and -0 is not 0.
+    if str(promised) == found or (open_value and str(promised) == got.dtype and not got.is_tensor):
+        tally.ok("fake rule: value", location=subject.location)
+    else:
+        detail = (
+            f"output {index} of {subject.name}: the fake rule says {promised}, the kernel returned {found}"
+        )
+        tally.fail("fake rule: value", f"{detail}\n{where}", subject.location)
 
 
 def _check_spec(subject: Subject, index: int, promised: Any, got: Snapshot, where: str, tally: Tally) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tensorplay import _native
-from tensorplay._verify.arrays import NoGrad, astype, dtype_object, is_float, is_tensor, packed, to_numpy
+from tensorplay._verify.arrays import NoGrad, astype, is_float, is_tensor, packed, to_numpy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -141,7 +141,10 @@ def _widened(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @dataclass(frozen=True)
 class TensorRecipe:
-    """One tensor argument. `strides` reproduces the layout of a tensor that somebody gave."""
+    """One tensor argument. `strides` reproduces the layout of a tensor that somebody gave.
+
+    Invariant: `values` are those of the tensor, so that elements which share a place have one value.
+    """
 
     values: np.ndarray[Any, Any]
     dtype: str
@@ -150,14 +153,31 @@ class TensorRecipe:
     strides: tuple[int, ...] | None = None
     requires_grad: bool = False
 
+    def __post_init__(self) -> None:
+        if self.shared:
+            object.__setattr__(self, "values", packed(strided(self.values, self.steps)[0]))
+
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.values.shape)
 
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Strides in elements, as far as they say which elements are stored once for several."""
+        if self.layout == "contiguous" and self.strides is not None:
+            return self.strides
+        dense = [step // max(1, self.values.itemsize) for step in self.values.strides]
+        return (0, *dense[1:]) if self.layout == "expanded" and dense else tuple(dense)
+
+    @property
+    def shared(self) -> bool:
+        """Whether several elements may share one place in memory."""
+        return _overlaps(self.shape, self.steps)
+
     def build(self) -> tuple[Any, Any]:
         """(a fresh tensor, the base that owns its memory)."""
         if self.strides is not None and self.layout == "contiguous":
-            tensor, base = _restride(self.values, self.dtype, self.strides)
+            tensor, base = _restride(self)
         else:
             tensor, base = lay_out(self.values, self.dtype, self.layout)
         if self.requires_grad:
@@ -170,35 +190,71 @@ class TensorRecipe:
 
     def laid_out(self, layout: str) -> TensorRecipe:
         """The same contents in another layout (an expanded tensor repeats its first row)."""
-        values = self.values
-        if layout == "expanded" and values.ndim and values.shape[0]:
-            import numpy as np
-
-            values = packed(np.broadcast_to(values[:1], values.shape))
-        return dataclasses.replace(self, values=values, layout=layout, strides=None)
+        return dataclasses.replace(self, layout=layout, strides=None)
 
     def plain(self) -> TensorRecipe:
         """The same contents in plain memory."""
         return dataclasses.replace(self, layout="contiguous", strides=None)
 
+    def moved(self, at: tuple[int, ...], step: float) -> TensorRecipe:
+        """One element moved by `step`; in plain memory where others share its place."""
+        values = self.values.copy()
+        values[at] += step
+        free = self.plain() if self.shared else self
+        return dataclasses.replace(free, values=values)
+
     def cast(self, dtype: str) -> TensorRecipe:
-        """The same contents in another dtype."""
+        """The same contents in another dtype; only a floating one can require a gradient."""
         if dtype == self.dtype:
             return self
         converted = astype(new_tensor(self.values, self.dtype), dtype)
         source = f"{self.source}.astype(tp.{dtype})"
-        return dataclasses.replace(self, values=to_numpy(converted), dtype=dtype, source=source)
+        asks = self.requires_grad and is_float(dtype)
+        return dataclasses.replace(
+            self, values=to_numpy(converted), dtype=dtype, source=source, requires_grad=asks
+        )
 
 
-def _restride(values: np.ndarray[Any, Any], dtype: str, strides: tuple[int, ...]) -> tuple[Any, Any]:
-    """A tensor with these strides: dimensions of stride 0 are expanded, the others laid out as given."""
-    repeated = [i for i, (n, s) in enumerate(zip(values.shape, strides, strict=True)) if s == 0 and n > 1]
-    dense = packed(values[tuple(slice(0, 1) if i in repeated else slice(None) for i in range(values.ndim))])
-    kept = [max(1, s) for s in strides]
+def _overlaps(shape: tuple[int, ...], steps: tuple[int, ...]) -> bool:
+    reach = 0
+    for step, n in sorted((abs(step), n) for step, n in zip(steps, shape, strict=True)):
+        if n > 1 and step <= reach:
+            return True
+        reach += (n - 1) * step
+    return False
+
+
+def strided(values: np.ndarray[Any, Any], steps: tuple[int, ...]) -> tuple[Any, Any]:
+    """(an array of these contents and strides in elements, the flat array that owns its memory).
+
+    Of elements that share a place the last one counts. What lies between the elements is `GAP`.
+    """
+    import numpy as np
+
+    reaches = [(n - 1) * step for n, step in zip(values.shape, steps, strict=True)] if values.size else [0]
+    start = -sum(reach for reach in reaches if reach < 0)
+    flat = np.full(start + sum(reach for reach in reaches if reach > 0) + 1, _gap(values), values.dtype)
+    in_bytes = [step * values.itemsize for step in steps]
+    array = np.lib.stride_tricks.as_strided(flat[start:], values.shape, in_bytes)
+    array[...] = values
+    return array, flat
+
+
+def _restride(recipe: TensorRecipe) -> tuple[Any, Any]:
+    """A tensor with the recipe's strides; NumPy has no bfloat16, so that one is expanded where it has stride 0."""
+    steps, values = recipe.steps, recipe.values
+    if recipe.dtype != "bfloat16":
+        array, flat = strided(values, steps)
+        return _native.from_numpy(array), _native.from_numpy(flat)
+    once = [step == 0 and n > 1 for step, n in zip(steps, values.shape, strict=True)]
+    dense = new_tensor(packed(values[tuple(slice(0, 1) if o else slice(None) for o in once)]), "bfloat16")
+    if any(step < 0 for step in steps) or _overlaps(tuple(dense.shape), steps):
+        plain = new_tensor(values, "bfloat16")
+        return plain, plain
     with NoGrad():
-        base = _native.builtins["empty_strided"](dense.shape, kept, dtype=dtype_object(dtype))
-        _native.builtins["copy_"](base, new_tensor(dense, dtype))
-        return (_native.builtins["expand"](base, values.shape), base) if repeated else (base, base)
+        base = _native.builtins["empty_strided"](dense.shape, [max(1, s) for s in steps], dtype=dense.dtype)
+        _native.builtins["copy_"](base, dense)
+        return (_native.builtins["expand"](base, values.shape), base) if any(once) else (base, base)
 
 
 @dataclass

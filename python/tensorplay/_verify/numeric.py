@@ -5,7 +5,6 @@ Knows kinks and jumps; which elements to look at is decided in `gradients`.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -53,11 +52,7 @@ class Numeric:
 
     def moved(self, recipe: TensorRecipe, at: tuple[int, ...], step: float) -> list[np.ndarray[Any, Any]]:
         """Outputs with one element of one input moved."""
-        values = recipe.values.copy()
-        values[at] += step
-        return self._outputs(
-            self.case.replace("moved", {id(recipe): dataclasses.replace(recipe, values=values)})
-        )
+        return self._outputs(self.case.replace("moved", {id(recipe): recipe.moved(at, step)}))
 
     def slope(self, high: list[np.ndarray[Any, Any]], low: list[np.ndarray[Any, Any]], width: float) -> float:
         """Weighted difference per `width`, summed last so that large outputs do not drown small changes."""

@@ -67,8 +67,7 @@ def _check_case(subject: Subject, case: Case, seed: int, tally: Tally) -> None:
     slopes = _Slopes(subject, case, given, kept, [to_numpy(w) for w in weights])
     recipes = [recipe for recipe in case.recipes() if recipe.requires_grad]
     for recipe, (argument, _), second in zip(recipes, recorded.inputs, seconds, strict=True):
-        if recipe.layout != "expanded":  # one stored row: moving an element moves its whole column
-            _check_input(slopes, recipe, argument, second, tally)
+        _check_input(slopes, recipe, argument, second, tally)
 
 
 def _firsts(recorded: Recorded, given: list[Any], *, create_graph: bool) -> list[Any]:
@@ -89,9 +88,7 @@ class _Slopes:
 
     def gradients(self, recipe: TensorRecipe, at: tuple[int, ...], step: float) -> list[Any]:
         """The gradients with one element of one input moved."""
-        values = recipe.values.copy()
-        values[at] += step
-        moved = self.case.replace("moved", {id(recipe): dataclasses.replace(recipe, values=values)})
+        moved = self.case.replace("moved", {id(recipe): recipe.moved(at, step)})
         found = _firsts(record(self.subject, moved), self.given, create_graph=False)
         return [0.0 if found[i] is None else to_numpy(found[i]) for i in self.kept]
 

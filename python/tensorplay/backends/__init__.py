@@ -3,3 +3,7 @@
 from tensorplay.backends.base import Backend, capabilities, capability, names, register
 
 __all__ = ["Backend", "capabilities", "capability", "names", "register"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

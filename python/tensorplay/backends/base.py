@@ -155,3 +155,7 @@ def _driver() -> str | None:
     searched = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *_LIBRARY_FOLDERS]
     paths = (f"{folder}/libcuda.so.1" for folder in searched if folder)
     return next((path for path in paths if os.access(path, os.R_OK)), None)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
