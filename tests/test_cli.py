@@ -14,7 +14,7 @@ import tensorplay
 from tensorplay import codes
 from tensorplay.backends import base
 from tensorplay.cli import diagnose, main
-from tensorplay.errors import TensorPlayError
+from tensorplay.errors import FallbackError, TensorPlayError
 from tensorplay.outcome import Capability
 
 ROOT = Path(__file__).parent.parent
@@ -83,6 +83,30 @@ def test_missing_and_broken_are_told_apart() -> None:
     assert (state, why) == ("missing", "no driver")
     assert "driver" in fix
     assert diagnose(Capability("cuda", False, "no kernels", {"driver": "libcuda.so.1"}))[0] == "broken"
+
+
+@pytest.mark.requires("triton")
+@pytest.mark.skipif(tensorplay.cuda.is_available(), reason="there is a GPU")
+def test_triton_without_a_gpu_is_told_in_one_way(capsys: pytest.CaptureFixture[str]) -> None:
+    """K2: `capabilities()`, `doctor`, `env` and `tp.compile` agree: it compiles, it cannot launch, why, and the fix."""
+    found = base.capabilities()["triton"]
+    assert not found.available
+    assert found.details["compiles"] is True
+    assert found.details["launches"] is False
+    cuda = base.capabilities()["cuda"].reason
+    version = found.details["found"]
+    assert found.reason == f"triton {version} compiles kernels to cubins here, and cannot launch them: {cuda}"
+    rows = json.loads(run(capsys, "doctor", "--json")[1])["capabilities"]
+    assert rows["triton"] == {"state": "partial", "why": found.reason, "fix": rows["cuda"]["fix"]}
+    assert f"not available: {found.reason}" in run(capsys, "env")[1]
+    compiled = tensorplay.compile(lambda x: tensorplay.tanh(x) + 1.0, backend="triton", on_fallback="record")
+    compiled(tensorplay.ones((3,)))
+    (region,) = compiled.last_run.forward
+    assert region.reason is not None
+    assert region.reason.message.startswith(f"backend 'triton' is not available: {found.reason}; see")
+    with pytest.raises(FallbackError) as caught:
+        tensorplay.compile(lambda x: x + 1.0, backend="triton", on_fallback="error")
+    assert caught.value.capability == found
 
 
 def test_ops_lists_and_describes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,8 @@ import pytest
 
 import error_page
 
+tp = pytest.importorskip("tensorplay", reason="the extension is not built")
+
 ROOT = Path(__file__).parent.parent
 QUICKSTART = ROOT / "examples" / "quickstart.py"
 README = ROOT / "README.md"
@@ -201,6 +203,17 @@ def test_quickstart_runs_natively() -> None:
     printed = run([str(QUICKSTART), "--steps", "120", "--backend", "native"])
     assert executors(printed) == {"forward": {"native"}, "backward": {"native"}}
     assert printed.endswith("OK\n")
+
+
+@pytest.mark.requires("sklearn", "triton")
+@pytest.mark.skipif(tp.cuda.is_available(), reason="there is a GPU")
+def test_quickstart_with_triton_and_no_gpu_says_that_everything_ran_natively() -> None:
+    """K2: the demo tells what `capabilities()` tells."""
+    printed = run([str(QUICKSTART), "--steps", "120", "--backend", "triton"])
+    assert executors(printed) == {"forward": {"native"}, "backward": {"native"}}
+    found = tp.backends.capabilities()["triton"]
+    assert f"\n{found}\n" in printed
+    assert f"note: triton did not run here ({found.reason}); its times are" in printed
 
 
 @pytest.mark.requires("sklearn")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -12,6 +14,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+
+SOURCES = (".rs", ".py", ".pyi", ".md", ".ipynb")
+SOMEBODY_ELSES = re.compile(r"""(install\b[^\n]*?[\s"']|extra of )tensorplay(?![\w-]|\.[a-z])""")
 
 FIRST_USE = """
 import importlib.util, sys
@@ -24,7 +29,8 @@ y.backward()
 assert (y.item(), x.grad.tolist()) == (8.0, [2.0, 2.0])
 found = tp.backends.capabilities()
 assert found["native"].available and not found["tvm"].available and not found["triton"].available
-assert "tvm" in found["tvm"].reason and "triton" in found["triton"].reason.lower()
+for name in ("tvm", "triton"):
+    assert found[name].reason.endswith(f'is not installed; pip install "tensorplay-dispatch[{name}]"'), found[name]
 try:
     tp.compile(lambda x: x * 2.0, backend="tvm", on_fallback="error")
 except tp.errors.FallbackError as e:
@@ -39,6 +45,35 @@ else:
     raise AssertionError("NumPy came from nowhere")
 print("works")
 """
+
+
+def test_the_name_to_install_is_ours_and_stands_in_one_place() -> None:
+    """K2: `tensorplay` on an index is somebody else's package, so no text may say to install that."""
+    from tensorplay import outcome
+
+    name = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"]
+    assert name == outcome.DISTRIBUTION
+    assert outcome.how_to_install("tvm") == f'pip install "{name}[tvm]"'
+    folders = ("crates", "python", "docs", "examples", "benches")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in SOURCES]
+    texts = {path: path.read_text() for path in [*ROOT.glob("*.md"), ROOT / "Makefile", *files]}
+    assert [str(path) for path, text in texts.items() if SOMEBODY_ELSES.search(text)] == []
+    python = [path for path in texts if path.suffix == ".py" and path.is_relative_to(ROOT / "python")]
+    assert [path.name for path in python if name in texts[path]] == ["outcome.py"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install tensorplay",
+        "pip install 'tensorplay[tvm]'",
+        'uv pip install --quiet "tensorplay"',
+        "install the 'tvm' extra of tensorplay",
+        "install tensorplay[triton]",
+    ],
+)
+def test_a_text_that_says_to_install_somebody_elses_package_is_noticed(text: str) -> None:
+    assert SOMEBODY_ELSES.search(text)
 
 
 @pytest.mark.requires("cargo")

@@ -120,7 +120,7 @@ def user_frames() -> Iterator[FrameType]:
 
 def stack_level() -> int:
     """The `stacklevel` with which a warning raised by the calling function points at the user's line."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+    level, frame = 1, sys._getframe().f_back
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back
     return level

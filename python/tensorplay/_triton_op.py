@@ -103,8 +103,9 @@ def _absent_kernel(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def absent(*args: Any, **kwargs: Any) -> Any:
         device = _device_of([*args, *kwargs.values()])
-        needed = [base.capability("triton"), base.capability("cuda")]
-        missing = next((c for c in needed if not c.available), needed[-1])
+        triton = base.capability("triton")
+        # What Triton itself waits for says more than Triton's own answer.
+        missing = base.capability(triton.details.get("needs", "triton" if not triton.available else "cuda"))
         raise CapabilityError(
             f"{name} has no kernel for device '{device}': its Triton kernel needs CUDA. {missing}",
             code="TP2010",

@@ -21,15 +21,14 @@ from typing import Any
 from tensorplay import _native, codes, graph
 from tensorplay.backends import base
 from tensorplay.errors import GraphError, TensorPlayError
-from tensorplay.outcome import Capability, render_table
+from tensorplay.outcome import Capability, how_to_install, render_table
 
 __all__ = ["main"]
 
 PACKAGES = ("numpy", "triton", "apache-tvm", "apache-tvm-ffi", "torch", "jax", "safetensors", "ml_dtypes")
 # What to do about a capability that is absent.
 FIXES = {
-    "tvm": "pip install 'tensorplay-dispatch[tvm]' (installs the tested version)",
-    "triton": "pip install 'tensorplay-dispatch[triton]' (installs the tested version)",
+    **{extra: f"{how_to_install(extra)} (installs the tested version)" for extra in ("tvm", "triton")},
     "cuda": "needs an NVIDIA driver and a build with CUDA kernels; everything else works without",
 }
 MODULES = {"tvm": "tvm", "triton": "triton"}
@@ -106,11 +105,17 @@ def command_env(arguments: argparse.Namespace) -> int:
 
 
 def diagnose(capability: Capability) -> tuple[str, str, str]:
-    """(state, why, fix): `ok`, `missing` (nothing is installed) or `broken` (something is, and cannot be used)."""
+    """(state, why, fix): `ok`, `missing` (nothing is installed), `broken` (something is, and cannot be used) or `partial`.
+
+    `partial` is installed and works as far as it goes without another capability, whose fix it has.
+    """
     if capability.available:
         known = {key: value for key, value in capability.details.items() if value is not None}
         facts = "; ".join(f"{key} {_shown(value)}" for key, value in known.items())
         return "ok", facts, ""
+    needs = capability.details.get("needs")
+    if needs is not None:
+        return "partial", capability.reason or "", FIXES[needs]
     module = MODULES.get(capability.name)
     installed = bool(module and importlib.util.find_spec(module)) or bool(capability.details.get("driver"))
     return "broken" if installed else "missing", capability.reason or "", FIXES.get(capability.name, "")
@@ -305,7 +310,9 @@ def parser() -> argparse.ArgumentParser:
 
     env = command("env", command_env, "facts about this machine, to paste into a report")
     env.add_argument("--json", action="store_true", help="as JSON")
-    doctor = command("doctor", command_doctor, "each capability: ok, missing or broken, why, and the fix")
+    doctor = command(
+        "doctor", command_doctor, "each capability: ok, partial, missing or broken, why, and the fix"
+    )
     _require(doctor)
     doctor.add_argument("--json", action="store_true", help="as JSON")
     ops = command("ops", command_ops, "list the operators, or describe one")

@@ -21,8 +21,17 @@ __all__ = [
     "Provenance",
     "RegionRun",
     "RunReport",
+    "how_to_install",
     "render_table",
 ]
+
+# The name on package indexes. The module's own name stands for somebody else's package there.
+DISTRIBUTION = "tensorplay-dispatch"
+
+
+def how_to_install(extra: str) -> str:
+    """The command that installs this distribution with one of its extras."""
+    return f'pip install "{DISTRIBUTION}[{extra}]"'
 
 
 def render_table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:

@@ -41,7 +41,7 @@ def test_probe_names_the_missing_package(monkeypatch, missing):
     monkeypatch.setattr(metadata, "version", version)
     state = tvm.probe()
     assert state["available"] is False
-    assert state["reason"] == f"{missing} is not installed; install the 'tvm' extra of tensorplay"
+    assert state["reason"] == f'{missing} is not installed; pip install "tensorplay-dispatch[tvm]"'
     assert state["details"]["kind"] == "BackendUnavailable"
     assert state["details"]["missing"] == missing
 

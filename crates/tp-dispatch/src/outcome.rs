@@ -142,7 +142,7 @@ impl fmt::Display for FallbackReason {
             R::Predicate { kernel, why } => write!(f, "kernel '{kernel}' was passed over: {why}"),
             R::Disabled { kernel } => write!(f, "kernel '{kernel}' is disabled; see set_kernel_enabled"),
             R::VersionUnpinned { package, found } => {
-                write!(f, "{package} {found} is not the tested version; install the one the extra pins")
+                write!(f, "{package} {found} is not the tested version; see python -m tensorplay doctor")
             }
             R::Hazard { op, what } => {
                 write!(f, "{op}: {what} could not be ruled out; it runs native, which raises")

@@ -246,17 +246,36 @@ pub fn opaque_object(h: &HostRef) -> Obj {
     unsafe { ffi::Py_NewRef(object.unwrap_or_else(|| ffi::Py_None())) }
 }
 
-/// The value of a one-element tensor.
+/// What to do instead of a read that a capture refuses: of a value, of all of them as foreign memory, of a result.
+pub const KEEP: &str =
+    "keep the value a tensor (where() instead of if), or pass the number in as an argument";
+pub const OWN_OP: &str =
+    "compute with tensorplay's ops, or put this code into an op of its own with tensorplay.library.custom_op";
+pub const RESULT: &str = "return the tensor from the captured function, and do this with the result";
+
+/// A read of data that a tensor met during capture does not have: what was read and by which call, the user's line, and
+/// what to do instead.
+#[cold]
+pub fn unread(code: &'static str, what: &str, by: &str, instead: &str) -> Error {
+    let mut e = Error::capture(code, format!("{what} read during capture, by {by}"));
+    if let Some(at) = tp_dispatch::host::location() {
+        e = e.note(format!("read at {at}"));
+    }
+    e.note(instead)
+}
+
+/// The value of a one-element tensor that stands where a number does.
 pub fn item(t: &Tensor) -> Result<Scalar> {
+    item_by(t, "its use as a number")
+}
+
+/// The value of a one-element tensor; `by` is the call that reads it.
+pub fn item_by(t: &Tensor, by: &str) -> Result<Scalar> {
     if t.is_batched() {
         return Err(crate::batch::no_value());
     }
     if t.is_fake() {
-        let mut e = Error::capture("TP4003", "the value of a tensor was read during capture");
-        if let Some(at) = tp_dispatch::host::location() {
-            e = e.note(format!("read at {at}"));
-        }
-        return Err(e.note("keep the value a tensor, or pass the number in as an argument"));
+        return Err(unread("TP4003", "the value of a tensor was", by, KEEP));
     }
     if t.numel() != 1 {
         return Err(Error::value(

@@ -115,14 +115,22 @@ def capability(name: str) -> Capability:
     except Exception as error:
         return Capability(name, False, f"its probe failed: {type(error).__name__}: {error}")
     found = Capability(name, bool(state["available"]), state["reason"], dict(state["details"]))
-    broken = _import_problem(_PACKAGES[name]) if found.available and name in _PACKAGES else None
-    return Capability(name, False, broken, found.details) if broken else found
+    installed = name in _PACKAGES and (found.available or "needs" in found.details)
+    broken = _import_problem(_PACKAGES[name]) if installed else None
+    return (
+        Capability(name, False, broken, {"kind": "BackendUnavailable", "found": found.details.get("found")})
+        if broken
+        else found
+    )
 
 
-def require(name: str, what: str) -> None:
-    """CapabilityError naming `what` needed the capability, where it is absent."""
+def require(name: str, what: str, *, part: str | None = None) -> None:
+    """CapabilityError naming `what` needed the capability, where it is absent.
+
+    `part` names an entry of its details that is enough: Triton "compiles" without the GPU that launching needs.
+    """
     found = capability(name)
-    if not found.available:
+    if not (found.available or (part is not None and found.details.get(part))):
         raise CapabilityError(
             f"{what} needs {name}, which is not available: {found.reason}",
             code="TP2001",

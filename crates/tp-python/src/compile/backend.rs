@@ -99,16 +99,18 @@ impl Backend for PyBackend {
 
     fn probe(&self) -> Capability {
         let asked = crate::error::attached(|py| -> PyResult<Capability> {
-            let found = self.adapter(py)?.call_method0("probe")?;
-            let details = found.get_item("details")?;
+            // What `capabilities()` says, so that every report tells the same.
+            let base = py.import("tensorplay.backends.base")?;
+            let found = base.call_method1("capability", (self.name.as_str(),))?;
+            let details = found.getattr("details")?;
             let mut pairs = Vec::new();
             for item in details.cast::<PyDict>()?.iter() {
                 pairs.push((item.0.to_string(), item.1.to_string()));
             }
             Ok(Capability {
                 name: self.name.as_str().into(),
-                available: found.get_item("available")?.extract()?,
-                reason: found.get_item("reason")?.extract()?,
+                available: found.getattr("available")?.extract()?,
+                reason: found.getattr("reason")?.extract()?,
                 details: pairs,
             })
         });

@@ -310,15 +310,26 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
     }
 }
 
-/// One Python warning for each region of a new entry that will not run where it was asked to.
+/// One Python warning for each region of a new entry that will not run where it was asked to, at the user's line.
 fn warn(py: Python<'_>, entry: &Entry) -> Result<()> {
-    for reason in entry.fallbacks() {
+    let reasons = entry.fallbacks();
+    if reasons.is_empty() {
+        return Ok(());
+    }
+    let level = stack_level(py).map_err(error::from_py)?;
+    for reason in reasons {
         let message = format!("fallback ({}): {reason}", reason.kind()).replace('\0', " ");
         let text = std::ffi::CString::new(message).unwrap_or_default();
         let category = py.get_type::<pyo3::exceptions::PyUserWarning>();
-        PyErr::warn(py, &category, &text, 2).map_err(error::from_py)?;
+        PyErr::warn(py, &category, &text, level).map_err(error::from_py)?;
     }
     Ok(())
+}
+
+/// The level of the innermost Python frame that is not of this package. For a warning raised from here, level 1 is the
+/// innermost frame of all: a call from Rust has none of its own.
+fn stack_level(py: Python<'_>) -> PyResult<i32> {
+    py.import("tensorplay._places")?.call_method0("stack_level")?.extract()
 }
 
 pub fn prepare(obj: &Bound<'_, PyAny>, call: Call<'_>) -> Result<()> {

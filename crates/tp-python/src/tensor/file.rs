@@ -4,6 +4,7 @@
 use super::{builtin as ops, tensor_of, transfer, wrap};
 use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
+use crate::types;
 use pyo3::exceptions::{PyOSError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
@@ -119,10 +120,10 @@ pub fn save(
 }
 
 fn prepare(t: &Tensor) -> Result<Saved> {
-    let local = transfer::to_device(&t.detach(), Device::CPU)?;
-    if local.is_fake() {
-        return Err(Error::capture("TP4003", "the values of a tensor were read during capture"));
+    if t.is_fake() {
+        return Err(types::unread("TP4003", "the values of a tensor were", "tensorplay.save", types::RESULT));
     }
+    let local = transfer::to_device(&t.detach(), Device::CPU)?;
     let tensor = ops::CONTIGUOUS.run(&[Arg::Tensor(&local)])?;
     let shape = tensor.sizes().iter().map(|&s| s as usize).collect();
     Ok(Saved { tensor, shape })

@@ -3,7 +3,7 @@
 use super::{ObjectOwner, borrow_memory, buffers, tensor_of, wrap};
 use crate::error::IntoPyResult;
 use crate::error::guarded;
-use crate::types::DTypeArg;
+use crate::types::{self, DTypeArg};
 use pyo3::prelude::*;
 use smallvec::smallvec;
 use tp_dispatch::{Error, Result};
@@ -21,7 +21,12 @@ pub fn tensor_bytes<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Bou
 
 fn bytes_of(t: &Tensor) -> Result<Tensor> {
     if t.is_fake() {
-        return Err(Error::capture("TP4003", "the values of a tensor were read during capture"));
+        return Err(types::unread(
+            "TP4003",
+            "the values of a tensor were",
+            "pickling or copying it",
+            types::RESULT,
+        ));
     }
     let item = t.dtype().itemsize() as i64;
     if !t.is_contiguous() || !t.device().is_cpu() {
@@ -94,7 +99,8 @@ pub fn tensor_storage(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<(usize, 
     guarded(|| {
         let t = tensor_of(x)?;
         if t.is_fake() {
-            return Err(Error::capture("TP4005", "the address of a storage was read during capture")).py(py);
+            let by = "x.untyped_storage()";
+            return Err(types::unread("TP4005", "the address of a storage was", by, types::OWN_OP)).py(py);
         }
         Ok((t.storage().data() as usize, t.storage().nbytes()))
     })
@@ -110,7 +116,9 @@ pub fn storage_copy(py: Python<'_>, to: &Bound<'_, PyAny>, from: &Bound<'_, PyAn
             Err(Error::value("TP1161", format!("storages of {} and {} bytes", a.nbytes(), b.nbytes())))
         } else if a.is_readonly() {
             Err(Error::value("TP1601", "the storage is read-only"))
-        } else if !(a.device().is_cpu() && b.device().is_cpu()) || to.is_fake() || from.is_fake() {
+        } else if to.is_fake() || from.is_fake() {
+            Err(types::unread("TP4003", "the bytes of a storage were", "storage.copy_()", types::OWN_OP))
+        } else if !(a.device().is_cpu() && b.device().is_cpu()) {
             Err(Error::device("TP2105", "storages are copied between CPU tensors only"))
         } else {
             Ok(())

@@ -3,6 +3,7 @@
 use super::{memory, tensor_of, wrap};
 use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
+use crate::types;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -15,12 +16,13 @@ use tp_tensor::{DType, Tensor};
 pub fn tensor_numpy<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     guarded(|| {
         let t = tensor_of(x)?;
-        share(py, &t)
+        share(py, &t, "x.numpy()")
     })
 }
 
-fn share<'py>(py: Python<'py>, t: &Tensor) -> PyResult<Bound<'py, PyAny>> {
-    check(py, t)?;
+/// `by` is the call that asks, for the message where that is refused.
+fn share<'py>(py: Python<'py>, t: &Tensor, by: &str) -> PyResult<Bound<'py, PyAny>> {
+    check(py, t, by)?;
     if t.dtype() != DType::BF16 {
         return as_array(py, t.clone());
     }
@@ -41,12 +43,12 @@ fn as_array(py: Python<'_>, t: Tensor) -> PyResult<Bound<'_, PyAny>> {
     ASARRAY.import(py, "numpy", "asarray")?.call1((view,))
 }
 
-fn check(py: Python<'_>, t: &Tensor) -> PyResult<()> {
+fn check(py: Python<'_>, t: &Tensor, by: &str) -> PyResult<()> {
     if t.is_batched() {
         return Err(crate::batch::no_value()).py(py);
     }
     if t.is_fake() {
-        return Err(Error::capture("TP4003", "the values of a tensor were read during capture")).py(py);
+        return Err(types::unread("TP4003", "the values of a tensor were", by, types::OWN_OP)).py(py);
     }
     if !t.device().is_cpu() {
         return Err(PyTypeError::new_err(format!(
@@ -75,7 +77,7 @@ pub fn tensor_array<'py>(
     copy: Option<bool>,
 ) -> PyResult<Bound<'py, PyAny>> {
     guarded(|| {
-        let array = share(py, &tensor_of(x)?)?;
+        let array = share(py, &tensor_of(x)?, "numpy.asarray(x)")?;
         let same = match &dtype {
             Some(d) => py.import("numpy")?.call_method1("dtype", (d,))?.eq(array.getattr("dtype")?)?,
             None => true,

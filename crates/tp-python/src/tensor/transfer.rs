@@ -3,6 +3,7 @@
 use super::{DeviceArg, builtin as ops, tensor_of, wrap};
 use crate::error::IntoPyResult;
 use crate::error::guarded;
+use crate::types;
 use pyo3::prelude::*;
 use tp_dispatch::{Arg, Error, Result};
 use tp_tensor::{Device, Tensor, runtime};
@@ -19,7 +20,15 @@ pub fn to_device(t: &Tensor, device: Device) -> Result<Tensor> {
         )
         .note("move x.detach(), and set requires_grad on the copy"));
     }
-    if t.device().is_meta() || t.is_fake() {
+    if t.is_fake() {
+        return Err(types::unread(
+            "TP4003",
+            "the values of a tensor were",
+            &format!("x.to('{device}')"),
+            types::RESULT,
+        ));
+    }
+    if t.device().is_meta() {
         return Err(Error::device("TP2106", format!("a tensor without data cannot be moved to {device}")));
     }
     if device.is_meta() {

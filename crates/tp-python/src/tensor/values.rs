@@ -14,11 +14,13 @@ use tp_tensor::{Device, Scalar, Tensor, dispatch_dtype};
 
 /// All elements in row-major order, wherever they are.
 pub fn elements(t: &Tensor) -> Result<Vec<Scalar>> {
-    if t.is_fake() {
-        // Says the same as reading one value does.
-        types::item(t)?;
+    if t.is_fake() && t.is_batched() {
+        return Err(crate::batch::no_value());
     }
-    if t.is_fake() || t.device().is_meta() {
+    if t.is_fake() {
+        return Err(types::unread("TP4003", "the values of a tensor were", "x.tolist()", types::KEEP));
+    }
+    if t.device().is_meta() {
         return Err(Error::device("TP2106", "a tensor without data has no values"));
     }
     let local = transfer::to_device(&t.detach(), Device::CPU)?;
@@ -71,7 +73,7 @@ pub fn tensor_format(py: Python<'_>, x: &Bound<'_, PyAny>, spec: &str) -> PyResu
                 t.sizes()
             )));
         }
-        let value = types::scalar_object(py, types::item(&t).py(py)?)?;
+        let value = types::scalar_object(py, types::item_by(&t, "format(x, spec)").py(py)?)?;
         value.call_method1("__format__", (spec,))?.extract()
     })
 }

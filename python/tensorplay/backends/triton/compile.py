@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorplay._jit import innermost
+from tensorplay.backends import base
 from tensorplay.errors import ArgumentError
 from tensorplay.outcome import CodegenMarker
 
@@ -100,6 +101,7 @@ def compile_kernel(
     options: Mapping[str, Any] | None = None,
 ) -> CompiledKernel:
     """The kernel for these arguments and constexpr values, for the CUDA architecture `arch` (90 is sm_90)."""
+    base.require("triton", "compiling a Triton kernel", part="compiles")
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

@@ -109,7 +109,7 @@ def run_op(op: Any, args: tuple[Any, ...], *, timeout: float = 300.0) -> tuple[l
 
     The module that defines the op is imported there. Tensors and plain values can be passed.
     """
-    base.require("triton", "checking a Triton kernel")
+    base.require("triton", "checking a Triton kernel", part="compiles")
     function = _native.kernel_function(op.name, "cuda")
     if function is None:
         raise ArgumentError(f"{op.name} has no Triton kernel", code="TP2015", op=op.name)

@@ -19,11 +19,8 @@ from . import interpreter
 
 def supports(program: Mapping[str, Any], /) -> dict[str, Any]:
     """Regions of a compiled call stay with the other backends: this adapter launches kernels that users wrote."""
-    cuda = base.capability("cuda")
-    message = (
-        f"triton needs cuda: {cuda.reason}" if not cuda.available else "triton takes no generated regions"
-    )
-    return {"kind": "BackendUnavailable", "message": message, "details": {"missing": "cuda"}}
+    message = "triton launches kernels that users wrote, and takes no generated regions"
+    return {"kind": "UnsupportedOp", "message": message, "details": {"op": "a generated region"}}
 
 
 def launch(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

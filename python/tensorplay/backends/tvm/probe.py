@@ -9,8 +9,10 @@ from __future__ import annotations
 from importlib import metadata
 from typing import Any
 
+from tensorplay.outcome import how_to_install
+
 PINNED = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.15.post2"}
-_WAY_OUT = "install the 'tvm' extra of tensorplay"
+_WAY_OUT = how_to_install("tvm")
 
 
 def _found(package: str) -> str | None:
@@ -32,7 +34,7 @@ def probe() -> dict[str, Any]:
         if version != PINNED[package]:
             details |= {"kind": "VersionUnpinned", "package": package}
             reason = f"{package} {version} is installed, this backend is written for {PINNED[package]}"
-            return _absent(f"{reason}; {_WAY_OUT}, which pins it", details)
+            return _absent(f"{reason}; {_WAY_OUT} pins it", details)
     return {"available": True, "reason": None, "details": details}
 
 

@@ -6,6 +6,7 @@
 use super::{slot, this};
 use crate::hot::ffi::Obj;
 use crate::hot::ret;
+use crate::types;
 use pyo3::ffi::{self, Py_buffer};
 use std::ffi::CStr;
 use std::os::raw::{c_int, c_void};
@@ -39,10 +40,8 @@ fn format(dtype: DType) -> Option<&'static CStr> {
 
 /// Why a tensor cannot lend its memory, as a BufferError.
 fn refusal(t: &Tensor) -> Option<String> {
-    if t.is_fake() || t.device().is_meta() {
-        return Some(
-            "a tensor without data cannot be exported; it was met during capture or is on 'meta'".into(),
-        );
+    if t.device().is_meta() {
+        return Some("a tensor on 'meta' has no data to lend".into());
     }
     if !t.device().is_cpu() {
         return Some(format!("the tensor is on {}; move it with .cpu() first", t.device()));
@@ -57,6 +56,10 @@ unsafe extern "C" fn get_buffer(op: Obj, view: *mut Py_buffer, flags: c_int) -> 
     // SAFETY: called by CPython on a live tensor with the lock held; `view` is writable.
     ret::guard_int(|| unsafe {
         (*view).obj = ptr::null_mut();
+        if this(op).is_fake() {
+            let by = "memoryview(x) or another reader of buffers";
+            return Err(types::unread("TP4013", "the memory of a tensor was", by, types::OWN_OP));
+        }
         match export(op, view, flags) {
             Ok(()) => Ok(0),
             Err(message) => {

@@ -3,12 +3,12 @@
 
 use super::getset::int_tuple;
 use super::this;
-use crate::error;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::shell::{self, Shell};
 use crate::hot::sizes;
 use crate::hot::{convert, ret};
 use crate::tensor::dlpack::export;
+use crate::{error, types};
 use pyo3::ffi;
 use std::mem::ManuallyDrop;
 use std::ptr;
@@ -20,7 +20,12 @@ unsafe extern "C" fn data_ptr(op: Obj, _: Obj) -> Obj {
     ret::guard(|| unsafe {
         let t = this(op);
         if t.is_fake() {
-            return Err(Error::capture("TP4005", "the address of a tensor was read during capture"));
+            return Err(types::unread(
+                "TP4005",
+                "the address of a tensor was",
+                "x.data_ptr()",
+                types::OWN_OP,
+            ));
         }
         Ok(ffi::PyLong_FromUnsignedLongLong(t.data_ptr() as u64))
     })

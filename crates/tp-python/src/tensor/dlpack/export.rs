@@ -10,6 +10,7 @@ use crate::error;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::{convert, ret, shell};
 use crate::tensor::{builtin as ops, transfer};
+use crate::types;
 use pyo3::ffi;
 use std::ffi::CStr;
 use std::os::raw::c_void;
@@ -28,7 +29,12 @@ struct Lent<M> {
 /// The tensor as the protocol describes it; valid while a handle lives.
 pub fn describe(t: &Tensor) -> Result<DlTensor> {
     if t.is_fake() {
-        return Err(Error::capture("TP4013", "a tensor without data cannot be exported during capture"));
+        return Err(types::unread(
+            "TP4013",
+            "the memory of a tensor was",
+            "x.__dlpack__() (from_dlpack calls it)",
+            types::OWN_OP,
+        ));
     }
     if t.requires_grad() {
         return Err(buffer_error("a tensor that requires a gradient cannot be exported; use x.detach()"));
