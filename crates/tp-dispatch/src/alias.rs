@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use tp_tensor::Tensor;
 use tp_tensor::storage::StorageKind;
 
-/// Up to this many tensors are compared in pairs; more go through a table.
-const FEW: usize = 16;
+/// Up to this many outputs are compared with everything in pairs; more go through a table.
+const FEW: usize = 8;
 
 /// An argument or an output, and the item where it is a list.
 #[derive(Clone, Copy)]
@@ -61,23 +61,30 @@ pub(crate) fn span(t: &Tensor) -> Option<(usize, usize)> {
 /// when one that is declared as an alias is none.
 pub(crate) fn check(call: &Call<'_>, rets: &Rets, who: &str) -> Result<()> {
     let declared = call.def.schema.returns();
-    let mut entries = Entries::new();
-    for (k, arg) in call.args.iter().enumerate() {
-        list(*arg, |item, tensor| entries.push(Entry { place: Place::Arg(k, item), tensor, fresh: false }));
-    }
+    let mut outputs = Entries::new();
     for (i, (value, ret)) in rets.iter().zip(declared).enumerate() {
         let fresh = ret.alias().is_none();
         list(value.as_arg(), |item, tensor| {
-            entries.push(Entry { place: Place::Out(i, item), tensor, fresh })
+            outputs.push(Entry { place: Place::Out(i, item), tensor, fresh })
         });
         if !fresh {
             check_declared(call, i, value, who)?;
         }
     }
-    let clash = if entries.len() <= FEW { in_pairs(&entries) } else { in_table(&entries) };
+    if !outputs.iter().any(|e| e.fresh) {
+        return Ok(());
+    }
+    let clash = if outputs.len() <= FEW { in_pairs(call, &outputs) } else { in_table(call, outputs) };
     match clash {
-        Some((a, b)) => Err(shared(call, &entries[a], &entries[b], who)),
+        Some((with, out)) => Err(shared(call, &with, &out, who)),
         None => Ok(()),
+    }
+}
+
+/// Every tensor among the arguments.
+fn arguments<'a>(call: &Call<'a>, mut f: impl FnMut(Entry<'a>)) {
+    for (k, arg) in call.args.iter().enumerate() {
+        list(*arg, |item, tensor| f(Entry { place: Place::Arg(k, item), tensor, fresh: false }));
     }
 }
 
@@ -93,26 +100,34 @@ fn list<'a>(arg: Arg<'a>, mut f: impl FnMut(Option<usize>, &'a Tensor)) {
     }
 }
 
-fn in_pairs(entries: &[Entry<'_>]) -> Option<(usize, usize)> {
-    let fresh = entries.iter().enumerate().filter(|(_, e)| e.fresh);
-    fresh.into_iter().find_map(|(b, out)| {
-        entries[..b].iter().position(|e| !are_apart(e.tensor, out.tensor)).map(|a| (a, b))
+/// The first output that shares memory with an argument or an earlier output, and with what.
+fn in_pairs<'a>(call: &Call<'a>, outputs: &[Entry<'a>]) -> Option<(Entry<'a>, Entry<'a>)> {
+    outputs.iter().enumerate().filter(|(_, out)| out.fresh).find_map(|(b, out)| {
+        let mut with = None;
+        arguments(call, |e| {
+            if with.is_none() && !are_apart(e.tensor, out.tensor) {
+                with = Some(e);
+            }
+        });
+        with.or_else(|| outputs[..b].iter().find(|e| !are_apart(e.tensor, out.tensor)).copied())
+            .map(|e| (e, *out))
     })
 }
 
-fn in_table(entries: &[Entry<'_>]) -> Option<(usize, usize)> {
+fn in_table<'a>(call: &Call<'a>, outputs: Entries<'a>) -> Option<(Entry<'a>, Entry<'a>)> {
+    let mut entries = Vec::with_capacity(call.args.len() + outputs.len());
+    arguments(call, |e| entries.push(e));
+    entries.extend(outputs);
     let mut first: HashMap<usize, usize> = HashMap::with_capacity(entries.len());
     for (b, e) in entries.iter().enumerate() {
         let a = *first.entry(e.tensor.storage().id()).or_insert(b);
         if e.fresh && a != b {
-            return Some((a, b));
+            return Some((entries[a], *e));
         }
     }
-    if entries.iter().any(|e| e.tensor.storage().kind() == StorageKind::Foreign) {
-        by_address(entries)
-    } else {
-        None
-    }
+    let foreign = entries.iter().any(|e| e.tensor.storage().kind() == StorageKind::Foreign);
+    let clash = if foreign { by_address(&entries) } else { None };
+    clash.map(|(a, b)| (entries[a], entries[b]))
 }
 
 /// Overlapping addresses in a sorted sweep: each new output against the furthest reach of what began before it.

@@ -1,7 +1,7 @@
 //! One registered kernel as a Python callable, for whoever wraps it. Choosing among kernels is not here.
 
 use crate::error::guarded;
-use crate::hot::bind::{self, CalleeInfo, Given, Scratch};
+use crate::hot::bind::{self, Args, CalleeInfo, Given, Objects, Scratch};
 use crate::hot::ret;
 use crate::ops::{def_of, kernel_of, lookup, slot_of};
 use pyo3::prelude::*;
@@ -54,12 +54,11 @@ impl PyKernelHandle {
     /// # Safety
     /// Lock held, live objects.
     unsafe fn run(&self, given: Given) -> tp_dispatch::Result<crate::hot::ffi::Obj> {
-        let mut scratch = Scratch::default();
+        let (mut slots, mut args, mut scratch) = (Objects::new(), Args::new(), Scratch::default());
         // SAFETY: the caller's promise; scratch and info outlive the call.
         unsafe {
             let info = CalleeInfo::new(&self.def);
-            let mut slots = bind::place(self.op.name(), &info, given, 0)?;
-            let args = bind::convert(self.op.name(), &info, &mut slots, &mut scratch)?;
+            bind::bind(self.op.name(), &info, given, &mut slots, &mut args, &mut scratch)?;
             args.iter().try_for_each(|arg| self.check_device(arg))?;
             let key = if let Slot::Key(key) = self.entry.slot { key } else { DispatchKey::Cpu };
             let call = Call {

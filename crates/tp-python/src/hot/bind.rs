@@ -18,6 +18,13 @@ pub struct CalleeInfo {
     pub names: Box<[Obj]>,
     /// Default objects for host kernels, owned; null where an argument is required.
     pub defaults: Box<[Obj]>,
+    /// Defaults as arguments, which borrow from `def`; None where an argument is required.
+    values: Box<[Arg<'static>]>,
+    /// From this argument on every one has a default.
+    needed: usize,
+    /// From this argument on no default is a list, and none is a device.
+    lists: usize,
+    devices: usize,
 }
 
 impl CalleeInfo {
@@ -31,10 +38,21 @@ impl CalleeInfo {
             Some(v) => unsafe { convert::value_to_object(v) },
             None => ptr::null_mut(),
         };
+        let value = |p: &Param| {
+            let value = p.default.as_ref().map_or(Arg::None, Value::as_arg);
+            // SAFETY: the definition does not change, and the info keeps it for as long as this.
+            unsafe { std::mem::transmute::<Arg<'_>, Arg<'static>>(value) }
+        };
+        let params = &def.params.all;
+        let behind = |found: &dyn Fn(&Param) -> bool| params.iter().rposition(found).map_or(0, |i| i + 1);
         Rc::new(CalleeInfo {
-            def: def.clone(),
             names,
-            defaults: def.params.all.iter().map(default).collect(),
+            defaults: params.iter().map(default).collect(),
+            values: params.iter().map(value).collect(),
+            needed: behind(&|p| p.default.is_none()),
+            lists: behind(&|p| p.default.as_ref().is_some_and(is_list)),
+            devices: behind(&|p| matches!(p.default, Some(Value::Device(_)))),
+            def: def.clone(),
         })
     }
 }
@@ -70,8 +88,10 @@ impl Scratch {
     }
 }
 
-pub type Objects = SmallVec<[Obj; 8]>;
-pub type Args<'a> = SmallVec<[Arg<'a>; 8]>;
+/// Room on the stack for the arguments of any usual op. It is not moved: whoever calls owns it.
+const ROOM: usize = 32;
+pub type Objects = SmallVec<[Obj; ROOM]>;
+pub type Args<'a> = SmallVec<[Arg<'a>; ROOM]>;
 
 /// The call as Python made it.
 #[derive(Clone, Copy)]
@@ -100,20 +120,57 @@ impl Given {
     }
 }
 
+/// Binds a call: an object and an argument per schema argument, defaults filled in. Returns how many arguments, from
+/// the left, may say something about the call's keys; the others are defaults without a device.
+///
+/// # Safety
+/// `given` follows the vectorcall convention; the interpreter lock is held; `scratch`, `info` and the objects outlive
+/// the arguments.
+#[inline]
+pub unsafe fn bind<'a>(
+    op: &str,
+    info: &CalleeInfo,
+    given: Given,
+    objects: &mut Objects,
+    args: &mut Args<'a>,
+    scratch: &mut Scratch,
+) -> Result<usize> {
+    let (params, n) = (&info.def.params, given.nargs);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if given.keywords() > 0 || n < info.needed || n > params.positional {
+            place(op, info, given, objects)?;
+            convert(op, info, objects, args, scratch)?;
+            return Ok(args.len());
+        }
+        // What was left out lies behind what was given, and is copied as it stands.
+        objects.reserve_exact(params.len());
+        args.reserve_exact(params.len());
+        objects.extend_from_slice(std::slice::from_raw_parts(given.args, n));
+        objects.extend_from_slice(&info.defaults[n..]);
+        for (p, obj) in params.all.iter().zip(&objects[..n]) {
+            args.push(argument(op, p, *obj, scratch)?);
+        }
+        // A kernel may change the list that it gets; the default has to stay.
+        scratch.converted |= n < info.lists;
+        args.extend_from_slice(&info.values[n..]);
+    }
+    Ok(n.max(info.devices))
+}
+
 /// Puts every object into its schema slot; null where nothing was given.
 ///
 /// # Safety
 /// `given` follows the vectorcall convention; the interpreter lock is held.
-pub unsafe fn place(op: &str, info: &CalleeInfo, given: Given, skip_first: usize) -> Result<Objects> {
+pub unsafe fn place(op: &str, info: &CalleeInfo, given: Given, slots: &mut Objects) -> Result<()> {
     let params = &info.def.params;
-    let nargs = given.nargs - skip_first;
-    if nargs > params.positional {
-        return Err(too_many(op, info, nargs));
+    if given.nargs > params.positional {
+        return Err(too_many(op, info, given.nargs));
     }
-    let mut slots: Objects = SmallVec::from_elem(ptr::null_mut(), params.len());
-    for i in 0..nargs {
+    slots.resize(params.len(), ptr::null_mut());
+    for (i, slot) in slots[..given.nargs].iter_mut().enumerate() {
         // SAFETY: below nargs.
-        slots[i] = unsafe { given.at(i + skip_first) };
+        *slot = unsafe { given.at(i) };
     }
     for k in 0..given.keywords() {
         // SAFETY: a tuple of `str`, values follow the positional arguments.
@@ -131,7 +188,7 @@ pub unsafe fn place(op: &str, info: &CalleeInfo, given: Given, skip_first: usize
         }
         slots[i] = value;
     }
-    Ok(slots)
+    Ok(())
 }
 
 unsafe fn slot_of(info: &CalleeInfo, name: Obj) -> Option<usize> {
@@ -147,35 +204,44 @@ unsafe fn slot_of(info: &CalleeInfo, name: Obj) -> Option<usize> {
 /// Converts placed objects to arguments. Slots left empty are filled with defaults, objects included.
 ///
 /// # Safety
-/// The interpreter lock is held; `scratch` and the objects outlive the arguments.
-pub unsafe fn convert<'a>(
+/// The interpreter lock is held; `scratch`, `info` and the objects outlive the arguments.
+unsafe fn convert<'a>(
     op: &str,
     info: &CalleeInfo,
     slots: &mut Objects,
+    out: &mut Args<'a>,
     scratch: &mut Scratch,
-) -> Result<Args<'a>> {
-    let mut out = Args::new();
+) -> Result<()> {
+    out.reserve_exact(slots.len());
     for (i, p) in info.def.params.all.iter().enumerate() {
         let obj = slots[i];
-        if obj.is_null() {
-            let Some(default) = &p.default else { return Err(missing(op, info, slots)) };
-            slots[i] = info.defaults[i];
-            // A kernel may change the list that it gets; the default has to stay.
-            scratch.converted |= is_list(default);
-            // SAFETY: `info` outlives the call.
-            out.push(unsafe { std::mem::transmute::<Arg<'_>, Arg<'a>>(default.as_arg()) });
+        if !obj.is_null() {
+            // SAFETY: a live object; see above.
+            out.push(unsafe { argument(op, p, obj, scratch)? });
             continue;
         }
-        // SAFETY: a live object; see above.
-        unsafe {
-            if p.kind == ParamKind::Tensor && shell::is_tensor(obj) {
-                out.push(Arg::Tensor(shell::tensor_of(obj)));
-            } else {
-                out.push(convert::object_to_arg(op, p, obj, scratch)?);
-            }
+        if p.default.is_none() {
+            return Err(missing(op, info, slots));
         }
+        slots[i] = info.defaults[i];
+        // As in `bind`.
+        scratch.converted |= p.default.as_ref().is_some_and(is_list);
+        out.push(info.values[i]);
     }
-    Ok(out)
+    Ok(())
+}
+
+/// # Safety
+/// As `convert::object_to_arg`.
+#[inline(always)]
+unsafe fn argument<'a>(op: &str, p: &Param, obj: Obj, scratch: &mut Scratch) -> Result<Arg<'a>> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if p.kind == ParamKind::Tensor && shell::is_tensor(obj) {
+            return Ok(Arg::Tensor(shell::tensor_of(obj)));
+        }
+        convert::object_to_arg(op, p, obj, scratch)
+    }
 }
 
 fn is_list(v: &Value) -> bool {

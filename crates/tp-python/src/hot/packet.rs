@@ -1,7 +1,7 @@
 //! Calling an op from Python: the shortest paths for tensors and numbers, then general binding, then the choice
 //! among overloads.
 
-use super::bind::{self, CalleeInfo, Given, Scratch};
+use super::bind::{self, Args, CalleeInfo, Given, Objects, Scratch};
 use super::ffi::Obj;
 use super::{convert, rank};
 use super::{ret, shell};
@@ -295,7 +295,8 @@ unsafe fn cost(p: &Packet, i: usize, given: Given) -> Option<u32> {
     let info = p.info(i, &session);
     // SAFETY: the caller's promise.
     unsafe {
-        let slots = bind::place(op.name(), &info, given, 0).ok()?;
+        let mut slots = Objects::new();
+        bind::place(op.name(), &info, given, &mut slots).ok()?;
         let mut sum = 0;
         for (k, obj) in slots.iter().enumerate() {
             if obj.is_null() {
@@ -329,18 +330,17 @@ unsafe fn bind_and_call(p: &Packet, i: usize, given: Given) -> std::result::Resu
     let op = p.overloads.borrow()[i].op;
     let session = Session::open(op)?;
     let info = p.info(i, &session);
-    let mut scratch = Scratch::default();
+    let (mut slots, mut args, mut scratch) = (Objects::new(), Args::new(), Scratch::default());
     // SAFETY: the caller's promise; scratch and info outlive the call.
     unsafe {
-        let mut slots = bind::place(op.name(), &info, given, 0)?;
-        let args = bind::convert(op.name(), &info, &mut slots, &mut scratch)?;
+        let telling = bind::bind(op.name(), &info, given, &mut slots, &mut args, &mut scratch)?;
         // Where an object was converted, kernels of the host get objects made from the values: what a compiled run
         // hands them.
         let host = if scratch.converted { HostArgs::NONE } else { HostArgs(slots.as_ptr().cast()) };
         if scratch.symbolic {
             return Ok(long(&session, op, ArgKeys::of(&args).without_data(), &args, host));
         }
-        Ok(run(&session, op, &args, host))
+        Ok(run_keyed(&session, op, ArgKeys::of(&args[..telling]), &args, host))
     }
 }
 
