@@ -63,13 +63,13 @@ mod tests {
 
     #[test]
     fn types_and_defaults_read_as_python() {
-        let text = "m::f(Tensor x, SymInt[1]? axis=None, Tensor?[] ts=[], float[2] e=[1., 2.5], Scalar s=1, *, \
+        let text = "m::f(Tensor x, Tensor?[] ts, SymInt[1]? axis=None, float[2] e=[1., 2.5], Scalar s=1, *, \
                     ScalarType? dtype=None, Device? device=None, bool b=False, float c=0., str t=\"a\", \
                     Dict(str, int) d) -> Tensor";
         let s = Schema::parse(text).unwrap();
         assert_eq!(
             s.python_signature(),
-            "(x: Tensor, axis: int | list[int] | None = None, ts: list[Tensor | None] = [], e: list[float] = [1.0, 2.5], \
+            "(x: Tensor, ts: list[Tensor | None], axis: int | list[int] | None = None, e: list[float] = [1.0, 2.5], \
              s: int | float = 1, *, dtype: dtype | None = None, device: device | None = None, b: bool = False, \
              c: float = 0.0, t: str = \"a\", d: dict[str, int])"
         );
