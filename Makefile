@@ -35,7 +35,7 @@ export PYO3_PYTHON := $(abspath $(BIN)/python)
 export VIRTUAL_ENV := $(abspath $(VENV))
 
 .PHONY: help demo test lint format rust-test python-test bench bench-calls bench-instructions bench-peers \
-        device-test fuzz docs clean optional
+        device-test fuzz docs clean optional wheel
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ help: ## list the targets
 demo: $(STAMPS)/native $(STAMPS)/demo ## build, then run examples/quickstart.py: one operator from definition to a proved run
 	@$(MAKE) --no-print-directory optional OPTIONAL=tvm
 	$(BIN)/python examples/quickstart.py
+
+wheel: $(STAMPS)/demo ## one wheel for Python 3.11 and later of this platform, in target/wheels
+	$(BIN)/maturin build --release
 
 test: lint rust-test python-test ## lint, Rust tests, Python tests, the examples
 

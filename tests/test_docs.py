@@ -27,6 +27,7 @@ README = ROOT / "README.md"
 MARK = "---- end of block ----"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COUNTS = re.compile(r"\d+(?= (?:cases?|passed|skipped)\b)")
+PROGRAM = re.compile(r"(?:\.venv/bin/)?(?:make|cargo|python3?|pytest|maturin|pip|bash) ")
 LINK = re.compile(r"\]\(([^)#]+)")
 
 # Runs its arguments as a script in a process where TVM cannot be found.
@@ -177,6 +178,41 @@ def test_files_that_the_map_names_exist() -> None:
     named = set(re.findall(r"`((?:crates|python|tests|benches|examples|docs)/[\w./-]*\w)`", text))
     assert len(named) > 30
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+def commands(text: str) -> list[str]:
+    """Lines of a page that are typed into a shell: of blocks without a language, and inline code that starts a program."""
+    lines = [line.strip() for block in BLOCK.finditer(text) if not block[1] for line in block[2].splitlines()]
+    return [line for line in [*lines, *re.findall(r"`([^`\n]+)`", text)] if PROGRAM.match(line)]
+
+
+def test_commands_that_pages_show_name_files_targets_and_subcommands_that_exist() -> None:
+    """Every Markdown file: paths in commands, targets of make, commands of `python -m tensorplay`."""
+    from tensorplay import cli
+
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    top = cli.parser()
+    known = set(next(a.choices for a in top._actions if isinstance(a.choices, dict)))  # type: ignore[union-attr]
+    wrong = []
+    pages = [p for p in ROOT.rglob("*.md") if not {".venv", "target", ".git", "node_modules"} & set(p.parts)]
+    shown = [(page.name, line) for page in pages for line in commands(page.read_text())]
+    assert len(shown) > 30
+    for page, line in shown:
+        paths = re.findall(r"(?<![\w./-])((?:crates|python|tests|benches|examples|docs)/[\w./-]*\w)", line)
+        wrong += [(page, line) for path in paths if not (ROOT / path).exists()]
+        wrong += [
+            (page, line) for target in re.findall(r"\bmake ([a-z][a-z-]*)", line) if target not in targets
+        ]
+        asked = re.findall(r"-m tensorplay ([a-z]+)", line)
+        wrong += [(page, line) for command in asked if command not in known]
+    assert wrong == []
+
+
+def test_a_command_with_a_path_that_is_not_there_is_seen() -> None:
+    page = (
+        "```\n.venv/bin/python -m pytest tests/test_library.py -k fake\n```\n`make nothing` and `x.numpy()`\n"
+    )
+    assert commands(page) == [".venv/bin/python -m pytest tests/test_library.py -k fake", "make nothing"]
 
 
 # --- examples ---------------------------------------------------------------------------------------

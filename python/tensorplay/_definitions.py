@@ -108,7 +108,14 @@ def custom_op(
     if not callable(fn):
         raise ArgumentError(f"custom_op needs a function, got {type(fn).__name__}", code="TP1316")
     parsed = op_schema(name, fn, mutates_args, schema, labels(tags, None, "tag"))
-    record = Record(place_of(fn), "custom_op", fn, slots(device_types), layouts(layout, parsed))
+    record = Record(
+        place_of(fn),
+        "custom_op",
+        fn,
+        slots(device_types),
+        layouts(layout, parsed),
+        inferred=schema is None,
+    )
     body = _op.kernel_parts(parsed, record.layout, record.devices, fn)
     op, _ = define_record(
         parsed, record, _effects(effects, deterministic), labels(tags, None, "tag"), override, kernels=body
@@ -206,6 +213,7 @@ def define_record(
     at = record.place.provenance("definition", "python")
     with _waiting.defining:
         changes = _replaces(name, schema, record, effects, tags, override)
+        gone = _registered_since(name, fake is not None) if changes is not None else []
         waiting = _waiting.take(name)
         parts = _parts_of(name, waiting, schema, record)
         rules = [fake, *(p.fn for p in waiting if p.fake)]
@@ -230,8 +238,9 @@ def define_record(
             pending.adopted(record, [registered.pop(0) for _ in own])
     if changes is not None and not override:
         what = "; ".join(changes) or "nothing in its contract changed"
+        lost = f"; gone with it, until registered again: {', '.join(gone)}" if gone else ""
         warnings.warn(
-            f"{name} was defined again at {record.place} and replaces the earlier definition: {what}",
+            f"{name} was defined again at {record.place} and replaces the earlier definition: {what}{lost}",
             UserWarning,
             stacklevel=stack_level(),
         )
@@ -273,6 +282,24 @@ def _replaces(
             "choose another name, or pass override=True",
         ),
     )
+
+
+def _registered_since(name: str, keeps_fake: bool) -> list[str]:
+    """What was registered for the op beside its definition, and goes when that is replaced."""
+    record, info = record_of(name), _native.op_info(name)
+    body = record.place.provenance("default", "python")[:3] if record is not None else None
+    kernels = [(slot, at[0]) for slot, at, _ in info["kernels"] if at[:3] != body and at[3] != "absent"]
+    found = [
+        f"the kernel for {slot!r}" + (f" named {kernel!r}" if kernel != "default" else "")
+        for slot, kernel in kernels
+    ]
+    if info["fake"] in ("native", "python") and not keeps_fake:
+        found.insert(0, "the fake rule")
+    if record is not None and record.backward is not None:
+        found.insert(0, "the gradient")
+    if record is not None and record.vmap is not None:
+        found.append("the batching rule")
+    return found
 
 
 def _changes(

@@ -13,6 +13,7 @@ from typing import Any
 from tensorplay import _native
 from tensorplay._gradcheck_compare import Options, compare
 from tensorplay._native import Tensor
+from tensorplay.backends import base
 from tensorplay.errors import ArgumentError, GradcheckError
 
 __all__ = ["gradcheck", "gradgradcheck"]
@@ -44,6 +45,7 @@ def gradcheck(
     memory order nor change its answer nor need all gradients. `fast_mode` compares one random direction per pair of
     output and input; only where that fails is every element looked at.
     """
+    base.require_package("numpy", "gradcheck")
     _require_backward(
         check_batched_grad, check_batched_forward_grad, check_forward_ad, check_backward_ad, masked
     )
@@ -76,6 +78,7 @@ def gradgradcheck(
 
     A gradient that backward computed off the tape (through NumPy, or detached) fails, unless it is constant.
     """
+    base.require_package("numpy", "gradgradcheck")
     _require_backward(check_batched_grad, False, check_fwd_over_rev, check_rev_over_rev, masked)
     values = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     outputs = _outputs(func, values)

@@ -21,14 +21,15 @@ from tensorplay.errors import RegistrationError, SchemaError
 __all__ = ["Library", "impl"]
 
 _KINDS = ("DEF", "IMPL", "FRAGMENT")
-# Namespaces that a DEF library holds, and where it was made.
-_owners: dict[str, Place] = {}
+# The DEF library that holds a namespace. Its end takes the entry away, so that none is kept alive here.
+_owners: dict[str, weakref.ref[Library]] = {}
 
 
 class Library:
     """Ops and kernels of one namespace that end together: on `_destroy()`, on leaving `with`, or with the object.
 
-    "DEF" owns the namespace (one per namespace), "FRAGMENT" adds ops to it, "IMPL" only registers kernels.
+    "DEF" owns the namespace (one per namespace), "FRAGMENT" adds ops to it, "IMPL" only registers kernels. The same line
+    again, as in a cell that is run a second time, ends the DEF library that it made before, with a warning.
     """
 
     def __init__(self, ns: str, kind: str, dispatch_key: str = "") -> None:
@@ -41,22 +42,37 @@ class Library:
         self.ns, self.kind, self.dispatch_key = ns, kind, dispatch_key
         self._place = caller()
         self._undo: list[Callable[[], None]] = []
-        self._implemented: set[tuple[str, str]] = set()
+        # Kernels of this library by op and slot, and where each was written.
+        self._implemented: dict[tuple[str, str], Place] = {}
+        self._defined: list[str] = []
         if kind == "DEF":
-            owner = _owners.get(ns)
+            owner = _owners[ns]() if ns in _owners else None
             if owner is not None:
-                raise RegistrationError(
-                    f"the namespace '{ns}' has a DEF library already, made at {owner}; this one is at {self._place}",
-                    code="TP1331",
-                    notes=("use Library(ns, 'FRAGMENT') to add ops to it",),
-                )
-            _owners[ns] = self._place
+                owner._give_way(self._place)
+            _owners[ns] = weakref.ref(self)
             self._undo.append(functools.partial(_disown, ns))
         self._end = weakref.finalize(self, _undo_all, self._undo)
         self._end.atexit = False
 
     def __repr__(self) -> str:
         return f"Library(ns={self.ns!r}, kind={self.kind!r}) made at {self._place}"
+
+    def _give_way(self, place: Place) -> None:
+        """Ends this DEF library for one made at the same place; an error for another place."""
+        if not place.same_as(self._place):
+            raise RegistrationError(
+                f"the namespace '{self.ns}' has a DEF library already, made at {self._place}; this one is at {place}",
+                code="TP1331",
+                notes=("use Library(ns, 'FRAGMENT') to add ops to it",),
+            )
+        names = list(dict.fromkeys([*self._defined, *(target for target, _ in self._implemented)]))
+        gone = f": gone with it are {', '.join(names)}" if names else ""
+        self._destroy()
+        warnings.warn(
+            f"the DEF library of '{self.ns}' was made again at {place} and replaces the earlier one{gone}",
+            UserWarning,
+            stacklevel=stack_level(),
+        )
 
     def __enter__(self) -> Library:
         return self
@@ -95,9 +111,14 @@ class Library:
             raise RegistrationError(
                 f"an IMPL library defines no ops: {self!r}", code="TP1333", notes=("use 'DEF' or 'FRAGMENT'",)
             )
-        return _definitions.define(
+        op = _definitions.define(
             self._qualified(schema), lib=self, effects=effects, tags=tags, override=override
         )
+        name = self._qualified(schema).split("(")[0].strip().removesuffix(".default")
+        self._defined.append(name)
+        # A definition that took the place of another one left its kernels behind.
+        self._implemented = {key: place for key, place in self._implemented.items() if key[0] != name}
+        return op
 
     def impl(
         self,
@@ -133,17 +154,19 @@ class Library:
                 code="TP1334",
             )
         slot = _op.kernel_slot(key)
-        if (target, slot) in self._implemented and not allow_override:
+        place = place_of(fn)
+        before = self._implemented.get((target, slot))
+        if before is not None and not (allow_override or place.same_as(before)):
             raise RegistrationError(
-                f"{target} has a kernel of this library for {slot!r} already: pass allow_override=True",
+                f"{target} has a kernel of this library for {slot!r} already, written at {before}: pass allow_override=True",
                 code="TP1335",
             )
-        self._implemented.add((target, slot))
+        self._implemented[target, slot] = place
         _waiting.register_or_wait(
             _waiting.Pending(
                 target,
                 fn,
-                place_of(fn),
+                place,
                 slots=(slot,),
                 fake=slot == "meta",
                 lib=self,

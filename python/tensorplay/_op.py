@@ -287,6 +287,9 @@ def register_autograd(
         registration = _native.register_autograd(target, rule)
     else:
         _require_callable(setup_context, "setup_context")
+        extra = ("keyword_only_inputs",) if any(a["kwarg_only"] for a in schema.arguments) else ()
+        keywords = ("ctx", "inputs", "output", *extra)
+        check_binds(setup_context, schema, "setup_context", keywords=keywords)
         registration = _native.register_autograd(target, rule, setup_context)
     record.backward, record.setup_context, record.autograd_place = backward, setup_context, place_of(backward)
     _adopt_rule(lib, target, registration, previous, backward)

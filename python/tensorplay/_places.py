@@ -29,6 +29,13 @@ def _cell(file: str) -> Match[str] | None:
     return re.search(_CELL, file)
 
 
+def _cell_number(file: str) -> int | None:
+    """The number of the cell that IPython compiled under that name, where it still knows."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    numbers = getattr(getattr(shell, "compile", None), "_filename_map", None)
+    return numbers.get(file) if isinstance(numbers, dict) else None
+
+
 class Place:
     """`modified` is the file's time stamp when the place was recorded: it tells an edited file from a second definition."""
 
@@ -38,15 +45,17 @@ class Place:
         self.file, self.line, self.qualname, self.modified = file, line, qualname, modified
 
     def __str__(self) -> str:
-        return f"{self.shown}:{self.line}"
+        # A bare number behind "cell" would be read as the number of the cell.
+        return f"{self.shown}:{self.line}" if _cell(self.file) is None else f"{self.shown}, line {self.line}"
 
     @property
     def shown(self) -> str:
-        """The file as people know it: a notebook cell has no file."""
+        """The file as people know it: a notebook cell has no file, and is known by the number in front of it."""
         cell = _cell(self.file)
         if cell is None:
             return self.file
-        return f"cell [{cell.group(1)}]" if cell.group(1) else "cell"
+        number = cell.group(1) or _cell_number(self.file)
+        return f"cell In[{number}]" if number else "<notebook cell>"
 
     def provenance(self, name: str, executor: str) -> tuple[str, str, int, str]:
         """The tuple that the registry keeps."""

@@ -41,6 +41,7 @@ class Record:
         "body",
         "devices",
         "fakes",
+        "inferred",
         "kind",
         "layout",
         "place",
@@ -55,7 +56,11 @@ class Record:
         body: Function | None = None,
         devices: tuple[str, ...] = (),
         layout: Mapping[str, str] | None = None,
+        *,
+        inferred: bool = False,
     ) -> None:
+        # Whether the annotations of `body` made the schema.
+        self.inferred = inferred
         self.place, self.kind, self.body, self.devices, self.layout = place, kind, body, devices, layout or {}
         # Fake rules in force and those they stand before, newest last, each with its place.
         self.fakes: list[tuple[Function, Place]] = []
@@ -199,6 +204,17 @@ def layouts(layout: Mapping[str, str] | None, schema: _native.Schema) -> dict[st
     return dict(layout or {})
 
 
+def lacks_annotation(name: str, parameter: str) -> bool:
+    """Whether the schema was inferred from a function that has that parameter, and no annotation for it."""
+    import inspect
+
+    record = record_of(name)
+    if record is None or not record.inferred or record.body is None:
+        return False
+    found = inspect.signature(record.body).parameters.get(parameter)
+    return found is not None and found.annotation is found.empty
+
+
 def check_accepts(
     fn: Function, schema: _native.Schema, *, names: bool, what: str, extra: tuple[str, ...] = ()
 ) -> None:
@@ -237,8 +253,10 @@ def check_accepts(
         raise SchemaError(f"{what} {shown!r} does not fit {schema}: {problem}", code="TP1315")
 
 
-def check_binds(fn: Function, schema: _native.Schema, what: str, *positional: str) -> None:
-    """Refuses a function that cannot be called with so many positional arguments."""
+def check_binds(
+    fn: Function, schema: _native.Schema, what: str, *positional: str, keywords: tuple[str, ...] = ()
+) -> None:
+    """Refuses a function that cannot be called with so many positional arguments, and these keywords."""
     import inspect
 
     try:
@@ -246,11 +264,11 @@ def check_binds(fn: Function, schema: _native.Schema, what: str, *positional: st
     except (TypeError, ValueError):
         return  # as in `check_accepts`
     try:
-        signature.bind(*positional)
+        signature.bind(*positional, **dict.fromkeys(keywords))
     except TypeError as error:
         shown = getattr(fn, "__name__", type(fn).__name__)
         raise SchemaError(
             f"{what} {shown!r} does not fit {schema}: {error}",
             code="TP1315",
-            notes=(f"it is called with ({', '.join(positional)})",),
+            notes=(f"it is called with ({', '.join([*positional, *(f'{k}=...' for k in keywords)])})",),
         ) from None

@@ -79,7 +79,9 @@ def triton_op(
             override=override,
         )
     parsed = op_schema(name, fn, mutates_args, schema, labels(tags, None, "tag"))
-    record = Record(place_of(fn), "triton_op", fn, ("cuda",), layouts(layout, parsed))
+    record = Record(
+        place_of(fn), "triton_op", fn, ("cuda",), layouts(layout, parsed), inferred=schema is None
+    )
     kernels = [
         *kernel_parts(parsed, record.layout, ("cuda",), fn, executor="triton"),
         *kernel_parts(parsed, record.layout, ("default",), _absent_kernel(name, fn), executor="absent"),

@@ -298,6 +298,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "`python -m tensorplay doctor` says what is missing",
     ),
     ("TP2002", "No such device.", "use 'cpu', 'cuda', 'cuda:N' or 'meta'"),
+    ("TP2003", "A Python package is needed and absent.", "install it; the message has the command"),
     (
         "TP2010",
         "A Triton op was called on a device without a kernel.",
@@ -420,6 +421,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "the reason says what to change, or use on_fallback='record'",
     ),
     ("TP4105", "backend= is no name.", "pass a name, or a list of names in order of preference"),
+    ("TP4106", "What is to be compiled or transformed is no function.", "pass a function of tensors"),
     # graphs
     ("TP5001", "A text is no graph; line and column show where reading stopped.", "mend the text there"),
     ("TP5002", "A graph breaks a rule of its form.", "the notes list every violation"),

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from tensorplay import _native
 from tensorplay.backends import base
-from tensorplay.errors import ArgumentError, FallbackError
+from tensorplay.errors import ArgumentError, FallbackError, require_function
 from tensorplay.graph import Graph, parameter_names
 from tensorplay.outcome import Explanation, FallbackReason, RunReport
 
@@ -121,6 +121,8 @@ def compile(
     ------
     ValueError
         For a backend name that nobody registered.
+    ArgumentError
+        For something that cannot be called.
     """
     names = _names(backend)
     for name in names:
@@ -128,6 +130,7 @@ def compile(
     policy = _policy(on_fallback, names, isinstance(backend, str))
     if fn is None:
         return functools.partial(compile, backend=backend, on_fallback=on_fallback)
+    require_function("compile", fn)
     _check_available(names, policy)
     compiled = _native.compile_function(
         fn, backends=names, policy=policy, limit=_RECOMPILE_LIMIT, parameters=parameter_names(fn)

@@ -153,6 +153,12 @@ class OutOfMemoryError(TensorPlayError, MemoryError):
     """Memory for a tensor could not be had."""
 
 
+def require_function(what: str, fn: Any) -> None:
+    """ArgumentError where `what` is to make something of `fn`, and it cannot be called."""
+    if not callable(fn):
+        raise ArgumentError(f"{what} takes a function of tensors, got {type(fn).__name__}", code="TP4106")
+
+
 class InternalError(TensorPlayError, RuntimeError):
     """A broken invariant of TensorPlay itself: please report it."""
 

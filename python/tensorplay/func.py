@@ -17,7 +17,7 @@ from tensorplay._batching import Level, active, from_bottom, peel, to_bottom
 from tensorplay._native import Tensor
 from tensorplay._tree import Structure, flatten, unflatten
 from tensorplay._vmap import vmap
-from tensorplay.errors import ArgumentError, AutogradError
+from tensorplay.errors import ArgumentError, AutogradError, require_function
 
 __all__ = ["grad", "jacobian", "jvp", "value_and_grad", "vjp", "vmap"]
 
@@ -43,6 +43,7 @@ def grad(func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) 
     An int gives the gradient alone, a tuple a tuple of them; each is nested like its argument. With `has_aux` the
     function returns `(output, aux)`, and so does this. An argument without influence has a gradient of zeros.
     """
+    require_function("grad", func)
 
     @functools.wraps(func)
     def gradient(*args: Any, **kwargs: Any) -> Any:
@@ -64,6 +65,7 @@ def value_and_grad(
     func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
     """As `grad`, with what `func` returned in front: `(output, gradient)`, or `((output, aux), gradient)`."""
+    require_function("value_and_grad", func)
 
     @functools.wraps(func)
     def both(*args: Any, **kwargs: Any) -> Any:
@@ -145,6 +147,7 @@ def jacobian(func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = Fal
     For an output of shape `s` and an argument of shape `t` a tensor of shape `s + t`, nested first like the output,
     then like the arguments chosen by `argnums` (see `grad`). With `has_aux`: `(jacobian, aux)`.
     """
+    require_function("jacobian", func)
 
     @functools.wraps(func)
     def derivatives(*args: Any, **kwargs: Any) -> Any:

@@ -20,6 +20,7 @@ from tensorplay._verify.transforms import (
     with_specials,
     with_zero,
 )
+from tensorplay.backends import base
 
 __all__ = [
     "LAYOUTS",
@@ -63,6 +64,7 @@ def compare_tensors(
     check_stride: bool = False,
 ) -> Comparison:
     """The verdict on one pair, with the worst element and the tolerance in `.detail`."""
+    base.require_package("numpy", "comparing tensors")
     got, want = snapshot(_as_tensor(actual)), snapshot(_as_tensor(expected))
     if got.values is not None and want.values is not None and not check_dtype and got.dtype != want.dtype:
         import dataclasses

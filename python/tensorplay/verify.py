@@ -31,6 +31,7 @@ from tensorplay._verify.values import (
     check_over_declared,
     refusal,
 )
+from tensorplay.backends import base
 from tensorplay.errors import ArgumentError, InvalidValueError, OpCheckError, RegistrationError
 
 __all__ = ["Check", "VerifyReport", "opcheck", "verify"]
@@ -71,6 +72,7 @@ def verify(
     VerifyReport
         With ``.passed``, ``.values``, ``.graph``, ``.executor``, ``.failures``, ``.skips`` and several printed forms.
     """
+    base.require_package("numpy", "tensorplay.verify")
     required = (require,) if isinstance(require, str) else tuple(require)
     options = Options(rtol, atol, sweep, required, seed)
     found = subjects(op_or_fn)

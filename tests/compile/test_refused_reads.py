@@ -82,5 +82,5 @@ def test_what_needs_no_data_is_not_refused() -> None:
 
 
 def test_a_tensor_on_meta_has_no_data_and_that_is_no_matter_of_capture() -> None:
-    with pytest.raises(BufferError, match="a tensor on 'meta' has no data to lend"):
+    with pytest.raises(BufferError, match="a tensor on 'meta' is without data, and cannot be exported"):
         memoryview(tp.ones((3,)).to("meta"))

@@ -112,7 +112,7 @@ def test_lists_have_their_declared_length(ns: str) -> None:
     op(tp.ones([1]), 1, 2, True)
     assert got == [([1, 1], [2.0, 2.0, 2.0], [True, True])]
     for bad in ([1], [1, 2, 3], []):
-        with pytest.raises(ArgumentError, match=r"argument 'i' must be int\[2\]: a list of 2, got") as e:
+        with pytest.raises(ArgumentError, match=r"argument 'i' must be list\[int\]: a list of 2, got") as e:
             op(tp.ones([1]), bad, 2, True)
         assert e.value.code == "TP1033"
 
@@ -147,7 +147,7 @@ def test_none_type_takes_none(ns: str) -> None:
         f"{ns}::f", lambda x, k: x * 2, mutates_args=(), schema="(Tensor x, NoneType k) -> Tensor"
     )
     assert op(tp.ones([1]), None).item() == 2.0
-    with pytest.raises(ArgumentError, match="argument 'k' must be NoneType, got int"):
+    with pytest.raises(ArgumentError, match="argument 'k' must be None, got int"):
         op(tp.ones([1]), 3)
 
 
@@ -162,7 +162,7 @@ def test_numbers_too_large_name_op_and_argument(ns: str) -> None:
     op = library.custom_op(f"{ns}::f", f, mutates_args=())
     op(tp.ones([1]), 1, 10**30)
     assert got == [1e30]
-    with pytest.raises(ArgumentError, match=rf"{ns}::f: argument 'n' \(SymInt\)") as e:
+    with pytest.raises(ArgumentError, match=rf"{ns}::f: argument 'n' \(int\)") as e:
         op(tp.ones([1]), 2**63, 1.0)
     assert e.value.code == "TP1007"
 

@@ -69,7 +69,7 @@ def test_every_overload_says_why_it_does_not_fit(ns: str) -> None:
     notes = "\n".join(e.value.__notes__)
     assert f"{ns}::f.a: argument 'k' must be int, got float" in notes
     assert f"{ns}::f.b: argument 'k' must be str, got float" in notes
-    assert f"{ns}::f.c: takes at most 1 positional arguments, got 2" in notes
+    assert f"{ns}::f.c: takes at most 1 positional argument, got 2" in notes
 
 
 def test_an_overload_named_scalar_is_like_any_other(ns: str) -> None:

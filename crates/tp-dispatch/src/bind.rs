@@ -37,8 +37,10 @@ pub struct Param {
     /// A single value fills a list of this size.
     pub list_size: Option<u32>,
     pub default: Option<Value>,
-    /// The type as the schema prints it, for messages.
+    /// The type as a Python annotation, for messages.
     pub type_text: Box<str>,
+    /// Takes sizes that may be symbols, or lists of them.
+    pub symbolic: bool,
     pub written: bool,
     /// The type of an opaque argument, for the door to check its structure by.
     pub opaque: Option<Box<ArgType>>,
@@ -148,9 +150,15 @@ fn param(a: &Argument) -> Result<Param> {
         list_size,
         opaque: (kind == ParamKind::Opaque).then(|| Box::new(a.ty().clone())),
         default,
-        type_text: a.ty().to_string().into(),
+        symbolic: *element_of(a.ty()) == ArgType::SymInt,
+        type_text: a.ty().annotation().into(),
         written: a.is_write(),
     })
+}
+
+/// The type of the items of a list, or the type itself, without `?`.
+fn element_of(ty: &ArgType) -> &ArgType {
+    ty.as_list().map_or(ty, |(element, _)| element).without_optional()
 }
 
 fn kind_of(ty: &ArgType) -> ParamKind {

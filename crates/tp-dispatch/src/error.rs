@@ -196,10 +196,15 @@ impl From<ExprError> for Error {
             ExprError::Type { .. } | ExprError::UnsupportedDType { .. } => (ErrorKind::DType, "TP1202"),
             _ => (ErrorKind::Internal, "TP9002"),
         };
-        let error = Error::new(kind, code, e.to_string());
-        match kind {
-            ErrorKind::DType => error.note("convert the operand first: x.astype(tensorplay.float32)"),
-            _ => error,
+        match &e {
+            // The op says what was done: a primitive's name would mean nothing to its caller.
+            ExprError::Type { dtype, .. } | ExprError::UnsupportedDType { dtype, .. } => {
+                let other = if dtype.is_int() { "float32" } else { "int64" };
+                Error::new(kind, code, format!("not defined for {dtype}")).note(format!(
+                    "convert the operands first, for example with x.astype(tensorplay.{other})"
+                ))
+            }
+            _ => Error::new(kind, code, e.to_string()),
         }
     }
 }

@@ -33,7 +33,7 @@ impl fmt::Display for NotPointwise {
         match self {
             NotPointwise::NoExpression => f.write_str("not pointwise"),
             NotPointwise::View => f.write_str("a view, nothing to compute"),
-            NotPointwise::Effects(e) => write!(f, "it {e}"),
+            NotPointwise::Effects(e) => write!(f, "it has effects ({e})"),
             NotPointwise::Unregistered => f.write_str("not registered"),
             NotPointwise::Operand(what) => f.write_str(what),
             NotPointwise::Kernel => f.write_str("a kernel was registered for it, which runs instead"),

@@ -87,21 +87,6 @@ pub fn from_py(err: PyErr) -> Error {
     Error::host(Box::new(err))
 }
 
-/// The way out for a number or a text where a Tensor was declared: of an op of the caller's own it is the annotation.
-pub fn unannotated(op: &str, p: &tp_dispatch::bind::Param, got: &str) -> Option<String> {
-    if p.kind != tp_dispatch::bind::ParamKind::Tensor || !matches!(got, "int" | "float" | "bool" | "str") {
-        return None;
-    }
-    let name = &p.name;
-    Some(match op.starts_with("tp::") {
-        true if got == "str" => return None,
-        true => format!("'{name}' takes tensors only: wrap the value with tensorplay.tensor(...)"),
-        false => format!(
-            "a parameter without annotation is a Tensor: write `{name}: {got}` in the function of {op} to pass numbers or text"
-        ),
-    })
-}
-
 /// Runs the body of a PyO3 function or method. PyO3 would let a panic through as a BaseException of its own; here it
 /// becomes the internal error that it is at every other door.
 pub fn guarded<T>(body: impl FnOnce() -> PyResult<T>) -> PyResult<T> {

@@ -122,9 +122,36 @@ impl<'py> FromPyObject<'_, 'py> for DTypeArg {
     fn extract(obj: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         // SAFETY: a live object.
         let found = unsafe { dtype_of(obj.as_ptr()) };
-        let wrong = || PyTypeError::new_err(format!("expected a tensorplay dtype, got {}", obj.get_type()));
-        found.map(DTypeArg).ok_or_else(wrong)
+        found.map(DTypeArg).ok_or_else(|| {
+            // SAFETY: a live object.
+            let (got, hint) = unsafe { (crate::hot::ffi::type_name(obj.as_ptr()), dtype_hint(obj.as_ptr())) };
+            let e = Error::argument("TP1002", format!("expected a dtype, got {got}"));
+            error::to_py(obj.py(), e.note(hint))
+        })
     }
+}
+
+/// How to write the dtype that somebody gave by its name or by another library's object.
+///
+/// # Safety
+/// Live object, lock held.
+#[cold]
+pub unsafe fn dtype_hint(obj: Obj) -> String {
+    error::attached(|py| {
+        // SAFETY: a live object.
+        let obj = unsafe { Bound::from_borrowed_ptr(py, obj) };
+        let name = |o: &Bound<'_, PyAny>| o.extract::<String>().ok();
+        let text = name(&obj)
+            .or_else(|| obj.getattr("name").ok().as_ref().and_then(name))
+            .or_else(|| obj.getattr("__name__").ok().as_ref().and_then(name))
+            .or_else(|| obj.str().ok().map(|s| s.to_string()));
+        let text = text.unwrap_or_default();
+        let last = text.rsplit('.').next().unwrap_or_default();
+        match DType::ALL.into_iter().find(|d| d.name() == last) {
+            Some(d) => format!("write it as tensorplay.{d}"),
+            None => "a dtype is an object such as tensorplay.float32".into(),
+        }
+    })
 }
 
 /// A dtype as a function argument.
@@ -199,10 +226,14 @@ pub unsafe fn device_of(obj: Obj) -> Result<Option<Device>> {
         }
         let Ok(text) = obj.extract::<String>() else { return Ok(None) };
         text.parse::<Device>().map(Some).map_err(|_| {
-            Error::value(
+            let e = Error::value(
                 "TP2002",
                 format!("'{text}' is no device; known are 'cpu', 'cuda', 'cuda:N' and 'meta'"),
-            )
+            );
+            match DType::ALL.into_iter().find(|d| d.name() == text) {
+                Some(d) => e.note(format!("a dtype is an object: write it as tensorplay.{d}")),
+                None => e,
+            }
         })
     })
 }

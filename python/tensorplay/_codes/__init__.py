@@ -34,6 +34,7 @@ WITHOUT: dict[str, str] = {
     "TP1011": "the text of a schema is checked before (TP1001); it takes a schema made by hand in Rust",
     "TP1201": "every operation of today promotes, or says more (TP1202 and after)",
     "TP1155": "it takes a buffer with suboffsets, which the standard library does not make",
+    "TP2003": "it takes an environment without NumPy",
     "TP1206": "it takes a file of a foreign element type",
     "TP2010": _TRITON,
     "TP2012": _CUDA,

@@ -89,6 +89,7 @@ f = tp.library.custom_op("ex4024::f", lambda x: x.clone(), mutates_args=())
 f.register_fake(lambda x: tp.empty_like(seen.copy_(x)))
 tp.compile(f)(tp.ones((2,)))
 """,
+    "TP4106": "tp.compile(3)",
     "TP4105": "tp.compile(lambda x: x + 1.0, backend=None)",
     "TP4101": """
 tp.compile(lambda x: tp.sum(x), backend="tvm", on_fallback="error")(tp.ones((2,)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -16,7 +17,17 @@ from tensorplay import _native
 from tensorplay.errors import CapabilityError
 from tensorplay.outcome import Capability
 
-__all__ = ["Backend", "adapter", "capabilities", "capability", "ensure_known", "names", "register", "require"]
+__all__ = [
+    "Backend",
+    "adapter",
+    "capabilities",
+    "capability",
+    "ensure_known",
+    "names",
+    "register",
+    "require",
+    "require_package",
+]
 
 ENTRY_POINTS = "tensorplay.backends"
 _ADAPTERS = {"tvm": "tensorplay.backends.tvm", "triton": "tensorplay.backends.triton"}
@@ -137,6 +148,18 @@ def require(name: str, what: str, *, part: str | None = None) -> None:
             capability=found,
             notes=("nothing was run; 'python -m tensorplay doctor' lists what is missing",),
         )
+
+
+def require_package(package: str, what: str) -> None:
+    """CapabilityError naming `what` needed a Python package, where that is not there."""
+    if sys.modules.get(package) is not None or importlib.util.find_spec(package) is not None:
+        return
+    reason = f"{package} is not installed; pip install {package}"
+    raise CapabilityError(
+        f"{what} needs {package}, which is not there: {reason}",
+        code="TP2003",
+        capability=Capability(package, False, reason),
+    )
 
 
 def _import_problem(package: str) -> str | None:

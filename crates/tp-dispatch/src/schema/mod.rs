@@ -3,10 +3,11 @@
 //! Text becomes an immutable [`Schema`] and a schema prints as the text it came from. `lex` cuts
 //! the text into tokens; `parse`, `parse_type`, `parse_alias` and `parse_default` build
 //! the model; `model`, `types`, `alias`, `default`, `word` and `name` are that model;
-//! `print` turns it into text; `error` says what is wrong and where. Nothing here knows values,
+//! `print` turns it into text, `annotation` into Python's words; `error` says what is wrong and where. Nothing here knows values,
 //! kernels or the dispatcher.
 
 mod alias;
+mod annotation;
 mod default;
 mod error;
 mod lex;

@@ -78,7 +78,7 @@ impl PyRule {
                 Return::List => Kind::List,
                 Return::Other => Kind::Other,
             },
-            type_text: a.ty().to_string(),
+            type_text: a.ty().annotation(),
         };
         let is_long = positional.len() > MASKED
             || !keyword.is_empty()

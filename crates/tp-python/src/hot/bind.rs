@@ -3,7 +3,7 @@
 
 use super::convert;
 use super::ffi::{self as x, Obj};
-use super::shell;
+use super::{refusals, shell};
 use pyo3::ffi;
 use smallvec::SmallVec;
 use std::ptr;
@@ -111,6 +111,15 @@ impl Given {
         unsafe { *self.args.add(i) }
     }
 
+    /// The positional arguments.
+    ///
+    /// # Safety
+    /// The call lasts as long as the slice.
+    unsafe fn positional(&self) -> &[Obj] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.args, self.nargs) }
+    }
+
     fn keywords(&self) -> usize {
         if self.kwnames.is_null() {
             return 0;
@@ -165,7 +174,8 @@ pub unsafe fn bind<'a>(
 pub unsafe fn place(op: &str, info: &CalleeInfo, given: Given, slots: &mut Objects) -> Result<()> {
     let params = &info.def.params;
     if given.nargs > params.positional {
-        return Err(too_many(op, info, given.nargs));
+        // SAFETY: the positional arguments, which the caller holds.
+        return Err(unsafe { refusals::too_many(op, info, given.positional()) });
     }
     slots.resize(params.len(), ptr::null_mut());
     for (i, slot) in slots[..given.nargs].iter_mut().enumerate() {
@@ -177,14 +187,18 @@ pub unsafe fn place(op: &str, info: &CalleeInfo, given: Given, slots: &mut Objec
         let (name, value) =
             unsafe { (ffi::PyTuple_GetItem(given.kwnames, k as isize), given.at(given.nargs + k)) };
         // SAFETY: live objects.
-        let i = unsafe { slot_of(info, name) }.ok_or_else(|| unsafe { unknown_keyword(op, info, name) })?;
+        let Some(i) = (unsafe { slot_of(info, name) }) else {
+            // SAFETY: a live `str`.
+            let text = unsafe { x::str_of(name) }.unwrap_or("?");
+            return Err(refusals::unknown_keyword(op, info, text));
+        };
         if !slots[i].is_null() {
             return Err(Error::argument(
                 "TP1004",
                 format!("argument '{}' was given twice", params.all[i].name),
             )
             .with_op(op)
-            .note(signature(info)));
+            .note(refusals::signature(info)));
         }
         slots[i] = value;
     }
@@ -250,14 +264,6 @@ fn is_list(v: &Value) -> bool {
 }
 
 #[cold]
-fn too_many(op: &str, info: &CalleeInfo, given: usize) -> Error {
-    let n = info.def.params.positional;
-    Error::argument("TP1005", format!("takes at most {n} positional arguments, got {given}"))
-        .with_op(op)
-        .note(signature(info))
-}
-
-#[cold]
 fn missing(op: &str, info: &CalleeInfo, slots: &Objects) -> Error {
     let names: Vec<String> = info
         .def
@@ -271,20 +277,5 @@ fn missing(op: &str, info: &CalleeInfo, slots: &Objects) -> Error {
     let plural = if names.len() == 1 { "" } else { "s" };
     Error::argument("TP1003", format!("missing argument{plural} {}", names.join(", ")))
         .with_op(op)
-        .note(signature(info))
-}
-
-#[cold]
-unsafe fn unknown_keyword(op: &str, info: &CalleeInfo, name: Obj) -> Error {
-    // SAFETY: a live `str`.
-    let text = unsafe { x::str_of(name) }.unwrap_or("?");
-    let mut message = format!("unknown keyword argument '{text}'");
-    if let Some(near) = info.def.params.closest(text) {
-        message.push_str(&format!("; did you mean '{near}'?"));
-    }
-    Error::argument("TP1006", message).with_op(op).note(signature(info))
-}
-
-fn signature(info: &CalleeInfo) -> String {
-    format!("declared as {}", info.def.schema)
+        .note(refusals::signature(info))
 }

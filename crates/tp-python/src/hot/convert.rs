@@ -4,13 +4,13 @@
 use super::bind::Scratch;
 use super::ffi::{self as x, Obj};
 use super::sizes;
-use super::{nested, shell};
+use super::{nested, refusals, shell};
 use crate::{error, types};
 use pyo3::ffi;
 use smallvec::SmallVec;
 use std::ptr;
 use tp_dispatch::bind::{Param, ParamKind};
-use tp_dispatch::{Arg, Error, ErrorKind, Result, Value};
+use tp_dispatch::{Arg, Error, Result, Value};
 use tp_tensor::{DType, Dim, Scalar, Tensor, symbols};
 
 /// # Safety
@@ -19,11 +19,11 @@ pub unsafe fn object_to_arg<'a>(op: &str, p: &Param, obj: Obj, scratch: &mut Scr
     // SAFETY: live objects throughout.
     unsafe {
         if obj == ffi::Py_None() {
-            return if p.optional { Ok(Arg::None) } else { Err(wrong(op, p, obj)) };
+            return if p.optional { Ok(Arg::None) } else { Err(refusals::wrong(op, p, obj)) };
         }
         scratch.converted |= !is_exact(p.kind, obj);
-        let found = read(op, p, obj, scratch).map_err(|e| about(op, p, e))?;
-        found.ok_or_else(|| wrong(op, p, obj))
+        let found = read(op, p, obj, scratch).map_err(|e| refusals::about(op, p, e))?;
+        found.ok_or_else(|| refusals::wrong(op, p, obj))
     }
 }
 
@@ -73,52 +73,6 @@ unsafe fn is_exact(kind: ParamKind, obj: Obj) -> bool {
         // SAFETY: live object.
         ParamKind::Device => unsafe { !is_str(obj) },
         _ => false,
-    }
-}
-
-/// Names op and argument in an error of one object's conversion.
-#[cold]
-fn about(op: &str, p: &Param, e: Error) -> Error {
-    if e.kind() != ErrorKind::Argument || e.op().is_some() {
-        return e.with_op(op);
-    }
-    let message = format!("argument '{}' ({}): {}", p.name, p.type_text, e.message());
-    let named = Error::argument(e.code(), message).with_op(op);
-    e.notes().iter().fold(named, |named, note| named.note(note.as_str()))
-}
-
-#[cold]
-unsafe fn wrong(op: &str, p: &Param, obj: Obj) -> Error {
-    // SAFETY: live object.
-    let got = unsafe { x::type_name(obj) };
-    let mut e =
-        Error::argument("TP1002", format!("argument '{}' must be {}, got {got}", p.name, p.type_text));
-    let is_list = matches!(p.kind, ParamKind::Tensors | ParamKind::OptTensors);
-    // SAFETY: live object.
-    if is_list && unsafe { shell::is_tensor(obj) } {
-        e = e.note("pass a list: [x]");
-    } else if is_list || p.kind == ParamKind::Tensor {
-        // SAFETY: live object.
-        if let Some(way) = unsafe { foreign_array(obj) }.or_else(|| error::unannotated(op, p, &got)) {
-            e = e.note(way);
-        }
-    } else if matches!(p.kind, ParamKind::Ints | ParamKind::Floats) && got == "generator" {
-        e = e.note("a generator is consumed by reading it: pass list(...)");
-    }
-    e.with_op(op)
-}
-
-/// How to turn a known foreign array into a tensor.
-///
-/// # Safety
-/// Live object, lock held.
-pub unsafe fn foreign_array(obj: Obj) -> Option<String> {
-    // SAFETY: attribute look-ups on a live object.
-    unsafe {
-        if ffi::PyObject_HasAttrString(obj, c"__dlpack__".as_ptr()) == 0 {
-            return None;
-        }
-        Some(format!("a foreign array ({}) converts with tensorplay.from_dlpack(x)", x::type_name(obj)))
     }
 }
 
@@ -326,27 +280,15 @@ unsafe fn list(op: &str, p: &Param, obj: Obj) -> Result<Option<Value>> {
         let Some(items) = sequence(obj) else { return single(p, obj) };
         check_length(op, p, items.len())?;
         let out = match p.kind {
-            ParamKind::Ints => {
-                let one = |o: &Obj| sizes::integer(op, p, *o)?.ok_or_else(|| wrong_element(op, p, *o));
-                Value::Ints(items.iter().map(one).collect::<Result<_>>()?)
-            }
-            ParamKind::Floats => {
-                Value::Floats(items.iter().map(|o| element(op, p, *o, float)).collect::<Result<_>>()?)
-            }
-            ParamKind::Bools => {
-                Value::Bools(items.iter().map(|o| element(op, p, *o, boolean)).collect::<Result<_>>()?)
-            }
-            ParamKind::Scalars => {
-                Value::Scalars(items.iter().map(|o| element(op, p, *o, number)).collect::<Result<_>>()?)
-            }
-            ParamKind::Tensors => {
-                Value::Tensors(items.iter().map(|o| element(op, p, *o, tensor)).collect::<Result<_>>()?)
-            }
+            ParamKind::Ints => Value::Ints(each(op, p, &items, |o| sizes::integer(op, p, o))?),
+            ParamKind::Floats => Value::Floats(each(op, p, &items, |o| float(o))?),
+            ParamKind::Bools => Value::Bools(each(op, p, &items, |o| boolean(o))?),
+            ParamKind::Scalars => Value::Scalars(each(op, p, &items, |o| number(o))?),
+            ParamKind::Tensors => Value::Tensors(each(op, p, &items, |o| tensor(o))?),
             ParamKind::OptTensors => {
-                let one = |o: &Obj| {
-                    if *o == ffi::Py_None() { Ok(None) } else { element(op, p, *o, tensor).map(Some) }
-                };
-                Value::OptTensors(items.iter().map(one).collect::<Result<_>>()?)
+                let one =
+                    |o: Obj| if o == ffi::Py_None() { Ok(Some(None)) } else { Ok(tensor(o)?.map(Some)) };
+                Value::OptTensors(each(op, p, &items, one)?)
             }
             _ => return Ok(None),
         };
@@ -357,11 +299,7 @@ unsafe fn list(op: &str, p: &Param, obj: Obj) -> Result<Option<Value>> {
 /// A list of a declared size has that many items. Size 1 only says that a single value will do.
 fn check_length(op: &str, p: &Param, n: usize) -> Result<()> {
     match p.list_size {
-        Some(size) if size > 1 && n != size as usize => {
-            let message =
-                format!("argument '{}' must be {}: a list of {size}, got {n} items", p.name, p.type_text);
-            Err(Error::argument("TP1033", message).with_op(op))
-        }
+        Some(size) if size > 1 && n != size as usize => Err(refusals::wrong_length(op, p, size, n)),
         _ => Ok(()),
     }
 }
@@ -392,17 +330,17 @@ unsafe fn tensor(obj: Obj) -> Result<Option<Tensor>> {
     Ok(unsafe { shell::is_tensor(obj).then(|| shell::tensor_of(obj).clone()) })
 }
 
-unsafe fn element<T>(op: &str, p: &Param, obj: Obj, read: unsafe fn(Obj) -> Result<Option<T>>) -> Result<T> {
-    // SAFETY: live object.
-    unsafe { read(obj)?.ok_or_else(|| wrong_element(op, p, obj)) }
-}
-
-#[cold]
-unsafe fn wrong_element(op: &str, p: &Param, obj: Obj) -> Error {
-    // SAFETY: live object.
-    let got = unsafe { x::type_name(obj) };
-    Error::argument("TP1009", format!("argument '{}' must be {}, but it holds a {got}", p.name, p.type_text))
-        .with_op(op)
+/// Each item, read by `read`.
+unsafe fn each<T, C: FromIterator<T>>(
+    op: &str,
+    p: &Param,
+    items: &Items,
+    read: impl Fn(Obj) -> Result<Option<T>>,
+) -> Result<C> {
+    // SAFETY: live objects, held by `items`.
+    let one =
+        |(i, o): (usize, &Obj)| read(*o)?.ok_or_else(|| unsafe { refusals::wrong_element(op, p, i, *o) });
+    items.iter().enumerate().map(one).collect()
 }
 
 /// A new reference, or null with an exception set.

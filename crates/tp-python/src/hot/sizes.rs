@@ -69,7 +69,7 @@ pub unsafe fn integer(op: &str, p: &Param, obj: Obj) -> Result<Option<i64>> {
     unsafe {
         let plain = x::type_of(obj) == &raw mut ffi::PyLong_Type;
         if !plain
-            && p.type_text.contains("SymInt")
+            && p.symbolic
             && let Some(raw) = raw_size(obj)?
         {
             return Ok(Some(raw));
@@ -77,9 +77,7 @@ pub unsafe fn integer(op: &str, p: &Param, obj: Obj) -> Result<Option<i64>> {
         match convert::int(obj)? {
             // Numbers so far below zero stand for symbols where sizes are calculated with; from Python they are only
             // wrong.
-            Some(v) if Dim::from_raw(v).is_symbol() && p.type_text.contains("SymInt") => {
-                Err(no_size(op, p, v))
-            }
+            Some(v) if Dim::from_raw(v).is_symbol() && p.symbolic => Err(no_size(op, p, v)),
             found => Ok(found),
         }
     }

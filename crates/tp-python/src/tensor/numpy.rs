@@ -24,7 +24,7 @@ pub fn tensor_numpy<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Bou
 fn share<'py>(py: Python<'py>, t: &Tensor, by: &str) -> PyResult<Bound<'py, PyAny>> {
     check(py, t, by)?;
     if t.dtype() != DType::BF16 {
-        return as_array(py, t.clone());
+        return as_array(py, t.clone(), by);
     }
     let Ok(ml_dtypes) = py.import("ml_dtypes") else {
         return Err(PyTypeError::new_err(
@@ -32,12 +32,15 @@ fn share<'py>(py: Python<'py>, t: &Tensor, by: &str) -> PyResult<Bound<'py, PyAn
         ));
     };
     // The buffer protocol has no code for it: the bits travel as integers.
-    let array = as_array(py, memory::alias_as(t, DType::I16).py(py)?)?;
+    let array = as_array(py, memory::alias_as(t, DType::I16).py(py)?, by)?;
     array.call_method1("view", (ml_dtypes.getattr("bfloat16")?,))
 }
 
-fn as_array(py: Python<'_>, t: Tensor) -> PyResult<Bound<'_, PyAny>> {
+fn as_array<'py>(py: Python<'py>, t: Tensor, by: &str) -> PyResult<Bound<'py, PyAny>> {
     static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if ASARRAY.get(py).is_none() {
+        py.import("tensorplay.backends.base")?.call_method1("require_package", ("numpy", by))?;
+    }
     // NumPy must not see the tensor itself: what a buffer cannot say it would ask `__array__`, which ends here again.
     let view = PyMemoryView::from(&wrap(py, t)?)?;
     ASARRAY.import(py, "numpy", "asarray")?.call1((view,))

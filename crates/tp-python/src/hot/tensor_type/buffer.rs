@@ -41,7 +41,7 @@ fn format(dtype: DType) -> Option<&'static CStr> {
 /// Why a tensor cannot lend its memory, as a BufferError.
 fn refusal(t: &Tensor) -> Option<String> {
     if t.device().is_meta() {
-        return Some("a tensor on 'meta' has no data to lend".into());
+        return Some("a tensor on 'meta' is without data, and cannot be exported".into());
     }
     if !t.device().is_cpu() {
         return Some(format!("the tensor is on {}; move it with .cpu() first", t.device()));

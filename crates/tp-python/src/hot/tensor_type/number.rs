@@ -5,7 +5,7 @@ use super::{new_ref, not_implemented, slot, this};
 use crate::hot::convert;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::packet::{self, Binary};
-use crate::hot::{ret, shell};
+use crate::hot::{refusals, ret, shell};
 use pyo3::ffi;
 use std::os::raw::{c_int, c_void};
 use std::sync::OnceLock;
@@ -124,7 +124,7 @@ unsafe fn foreign(a: Obj, b: Obj) -> Result<Obj> {
                 convert::number(obj)?;
             }
             if !shell::is_tensor(obj)
-                && let Some(way) = convert::foreign_array(obj)
+                && let Some(way) = refusals::foreign_array(obj)
             {
                 let message = format!("an operand must be a Tensor or a number, got {}", x::type_name(obj));
                 return Err(Error::argument("TP1002", message).note(way));

@@ -1,0 +1,114 @@
+"""What is wrong is refused where it is written, and a package that is missing is named with what needs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+tp = pytest.importorskip("tensorplay", reason="the extension is not built")
+
+from tensorplay import library
+from tensorplay.errors import ArgumentError, SchemaError
+
+
+def op_of(ns: str, schema: str = "(Tensor x) -> Tensor") -> Any:
+    return library.custom_op(f"{ns}::f", lambda x, **k: x.clone(), mutates_args=(), schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("setup", "missing"),
+    [
+        (lambda ctx, inputs: None, "output"),
+        (lambda context, inputs, output: None, "context"),
+        (lambda ctx, inputs, output, more: None, "more"),
+    ],
+)
+def test_a_setup_function_that_cannot_be_called_is_refused_at_registration(
+    ns: str, setup: Callable[..., None], missing: str
+) -> None:
+    """6.1: the same error as for a backward, and what was registered before stays."""
+    op = op_of(ns)
+    with pytest.raises(SchemaError, match="setup_context '<lambda>' does not fit") as caught:
+        op.register_autograd(lambda ctx, grad: grad, setup_context=setup)
+    assert caught.value.code == "TP1315"
+    assert missing in str(caught.value)
+    assert caught.value.__notes__ == ["it is called with (ctx=..., inputs=..., output=...)"]
+    assert "autograd missing" in repr(op)
+
+
+def test_a_setup_function_gets_keyword_only_inputs_where_there_are_some(ns: str) -> None:
+    """6.1: what a call will hand over is what is checked."""
+    op = op_of(ns, "(Tensor x, *, int k=1) -> Tensor")
+    with pytest.raises(SchemaError, match="keyword_only_inputs"):
+        op.register_autograd(lambda ctx, grad: grad, setup_context=lambda ctx, inputs, output: None)
+    seen: list[Any] = []
+
+    def setup(ctx: Any, inputs: Any, output: Any, **more: Any) -> None:
+        seen.append(more)
+
+    op.register_autograd(lambda ctx, grad: grad, setup_context=setup)
+    op(tp.ones((1,)).requires_grad_(), k=3).sum().backward()
+    assert seen == [{"keyword_only_inputs": {"k": 3}}]
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (tp.compile, "compile"),
+        (tp.compile(backend="native"), "compile"),
+        (tp.graph.capture, "capture"),
+        (tp.func.grad, "grad"),
+        (tp.func.value_and_grad, "value_and_grad"),
+        (tp.func.jacobian, "jacobian"),
+    ],
+)
+@pytest.mark.parametrize("wrong", [3, "f", (1, 2)])
+def test_what_makes_something_of_a_function_refuses_anything_else_at_once(
+    make: Callable[[Any], Any], name: str, wrong: Any
+) -> None:
+    """B1: a TypeError where it is written, not at the first call."""
+    with pytest.raises(ArgumentError, match=f"{name} takes a function of tensors, got") as caught:
+        make(wrong)
+    assert isinstance(caught.value, TypeError)
+    assert caught.value.code == "TP4106"
+
+
+WITHOUT_NUMPY = """
+import sys
+sys.modules["numpy"] = None
+import tensorplay as tp
+from tensorplay import library
+
+op = library.custom_op("np::f", lambda x: x.clone(), mutates_args=())
+op.register_fake(lambda x: tp.empty_like(x))
+x = tp.ones((2,))
+d = tp.ones((2,), dtype=tp.float64).requires_grad_()
+programs = {
+    "x.numpy()": lambda: x.numpy(),
+    "tensorplay.verify": lambda: tp.verify(op, (x,)),
+    "tensorplay.verify ": lambda: library.opcheck(op, (x,)),
+    "gradcheck": lambda: tp.autograd.gradcheck(tp.exp, (d,)),
+    "gradgradcheck": lambda: tp.autograd.gradgradcheck(tp.exp, (d,)),
+    "comparing tensors": lambda: tp.testing.assert_close(x, x),
+}
+for what, program in programs.items():
+    try:
+        program()
+    except tp.errors.CapabilityError as e:
+        says = f"{what.strip()} needs numpy, which is not there: numpy is not installed; pip install numpy"
+        assert str(e) == f"[TP2003] {says}", e
+        assert e.code == "TP2003" and e.capability.name == "numpy" and not e.capability.available
+    else:
+        raise AssertionError(what)
+assert op(x).tolist() == [1.0, 1.0]
+"""
+
+
+def test_without_numpy_what_needs_it_says_so() -> None:
+    """K2: our error with a code, in place of a bare "No module named 'numpy'"."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_NUMPY], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
