@@ -123,7 +123,8 @@ $(STAMPS)/dev: requirements/dev.txt requirements/demo.txt requirements/constrain
 	@touch $@ $(STAMPS)/demo
 
 $(STAMPS)/native: pyproject.toml $(RUST_SOURCES) | $(STAMPS)/demo
-	$(BIN)/maturin develop --release --quiet $(if $(UV),--uv)
+	@# pip would print a line for each requirement of an extra that was not asked for.
+	PIP_QUIET=1 $(BIN)/maturin develop --release --quiet $(if $(UV),--uv)
 	@touch $@
 
 # Heavy packages that the project can do without. One that cannot be installed is said here and shown as a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -57,3 +58,16 @@ def test_a_planted_regression_is_found(check) -> None:
         "new: not in the table",
     ]
     assert check.compare({"add": 900, "mul": 1000, "gone": 1}, table) == []
+
+
+def test_the_page_of_benches_shows_the_committed_table(check) -> None:
+    """K2: `check.py --update` writes both."""
+    page, found = check.PAGE.read_text(), json.loads(check.TABLE.read_text())["instructions"]
+    assert check.with_figures(page, found) == page
+    rows = [line.split("|") for line in page.splitlines()]
+    shown = [row[1].strip() for row in rows if len(row) == check.COLUMNS + 2]
+    assert [row for row in check.ROWS if shown.count(row) != 1] == []
+    assert set(check.ROWS.values()) <= set(found)
+    other = check.with_figures(page, found | {"custom op": 7})
+    assert "| 7, body included |" in other
+    assert other.replace("| 7, body included |", f"| {found['custom op']}, body included |") == page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import pkgutil
 import subprocess
 import sys
@@ -10,13 +11,21 @@ import sys
 import pytest
 
 import tensorplay as tp
-from tensorplay import functions
+from tensorplay import functions, library
 
 MODULES = [
     "tensorplay",
     *(f"tensorplay.{m.name}" for m in pkgutil.iter_modules(tp.__path__) if not m.name.startswith("_")),
     "tensorplay.backends.base",
 ]
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def ns() -> str:
+    """A namespace that no other test uses."""
+    return f"tpn{next(_numbers)}"
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "tensorplay.ops"])
@@ -36,3 +45,29 @@ def test_every_function_is_listed_in_its_module_and_in_the_package() -> None:
     assert {"add", "clamp", "clip", "gelu", "multiply"} <= set(functions.__all__)
     assert {"Function", "gradcheck", "checkpoint"} <= set(dir(tp.autograd))
     assert not {"TYPE_CHECKING", "importlib", "Any"} & {*dir(tp), *dir(tp.library), *functions.__all__}
+
+
+def test_contexts_and_handles_print_what_they_are(ns: str) -> None:
+    """W17: as the call that makes them, or as what they hold; no address."""
+    x = tp.tensor([1.0], requires_grad=True)
+    op = library.custom_op(f"{ns}::f", lambda x: x * 2.0, mutates_args=(), schema="(Tensor x) -> Tensor")
+    hook = (x * 2.0).register_hook(lambda grad: grad)
+    shown = {
+        "no_grad()": tp.no_grad(),
+        "enable_grad()": tp.enable_grad(),
+        "set_grad_enabled(True)": tp.set_grad_enabled(True),
+        "autocast('cpu', dtype=tensorplay.bfloat16, enabled=True)": tp.autocast("cpu"),
+        "detect_anomaly(check_nan=False)": tp.autograd.detect_anomaly(check_nan=False),
+        "set_detect_anomaly(False)": tp.autograd.set_detect_anomaly(False),
+        "saved_tensors_hooks(repr, str)": tp.autograd.saved_tensors_hooks(repr, str),
+        f"<kernels of {ns}::f for cpu off>": op.set_kernel_enabled("cpu", False),
+        f"<kernel 'default' of {ns}::f first>": op.prefer("default"),
+        "debug_checks()": library.debug_checks(),
+        "trace()": tp.trace(),
+        "<hook on the gradient of tp::mul.Scalar>": hook,
+    }
+    assert {text: repr(value) for text, value in shown.items()} == {text: text for text in shown}
+    hook.remove()
+    assert repr(hook) == "<removed hook on the gradient of tp::mul.Scalar>"
+    with shown["trace()"]:
+        assert repr(shown["trace()"]) == "<trace, entered 1 deep>"

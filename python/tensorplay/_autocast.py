@@ -56,3 +56,6 @@ class autocast:
                 return fn(*args, **kwargs)
 
         return cast(F, call)
+
+    def __repr__(self) -> str:
+        return f"autocast({self.device_type!r}, dtype={self._dtype!r}, enabled={self._enabled})"

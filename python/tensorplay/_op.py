@@ -402,6 +402,9 @@ class KernelSwitch:
             _native.pop_preference(token)
             del _switches.states[self._target, slot][token]
 
+    def __repr__(self) -> str:
+        return f"<kernels of {self._target} for {', '.join(self._slots)} {'on' if self._enabled else 'off'}>"
+
     @staticmethod
     def _warn(message: str) -> None:
         warnings.warn(message, UserWarning, stacklevel=stack_level())
@@ -424,6 +427,9 @@ class Preference:
 
     def __exit__(self, *_: object) -> None:
         _native.pop_preference(self._tokens.pop())
+
+    def __repr__(self) -> str:
+        return f"<kernel {self._kernel!r} of {self._target} first>"
 
 
 def prefer(op: Op, name: str) -> Preference:
@@ -473,6 +479,9 @@ class DebugChecks:
 
     def __exit__(self, *_: object) -> None:
         _native.pop_debug()
+
+    def __repr__(self) -> str:
+        return "debug_checks()"
 
 
 def debug_checks() -> DebugChecks:

@@ -29,13 +29,17 @@ class saved_tensors_hooks:
     """
 
     def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
-        self._mode = _native.SavedTensorsMode(pack_hook, unpack_hook)
+        self._mode, self._hooks = _native.SavedTensorsMode(pack_hook, unpack_hook), (pack_hook, unpack_hook)
 
     def __enter__(self) -> None:
         self._mode.enter()
 
     def __exit__(self, *_: object) -> None:
         self._mode.leave()
+
+    def __repr__(self) -> str:
+        names = (getattr(hook, "__qualname__", None) or repr(hook) for hook in self._hooks)
+        return f"saved_tensors_hooks({', '.join(names)})"
 
 
 class _Segment:

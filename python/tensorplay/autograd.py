@@ -85,6 +85,9 @@ class _GradMode:
     def __call__(self, fn: F) -> F:
         return _under(self._mode, fn)
 
+    def __repr__(self) -> str:
+        return "enable_grad()" if self._mode else "no_grad()"
+
 
 def _under(mode: bool, fn: F) -> F:
     """`fn` with every one of its steps run in grad mode `mode`."""
@@ -169,6 +172,9 @@ class set_grad_enabled(_GradMode):
         _set(self._before)
         return _under(self._mode, fn)
 
+    def __repr__(self) -> str:
+        return f"set_grad_enabled({self._mode})"
+
 
 class detect_anomaly:
     """While entered, on this thread, whatever fails in a backward pass names the line of the call that was recorded.
@@ -187,6 +193,9 @@ class detect_anomaly:
 
     def __exit__(self, *_: object) -> None:
         self._modes.pop().leave()
+
+    def __repr__(self) -> str:
+        return f"detect_anomaly(check_nan={self._check_nan})"
 
 
 class _Anomaly(threading.local):
@@ -214,13 +223,18 @@ class set_detect_anomaly:
     """Sets anomaly mode of this thread at once; as a context manager the mode before comes back."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        self._before = _anomaly.put(check_nan if mode else None)
+        self._set = check_nan if mode else None
+        self._before = _anomaly.put(self._set)
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, *_: object) -> None:
         _anomaly.put(self._before)
+
+    def __repr__(self) -> str:
+        nan = "" if self._set is None else f", check_nan={self._set}"
+        return f"set_detect_anomaly({self._set is not None}{nan})"
 
 
 def _tensors(values: Tensor | Sequence[Tensor]) -> list[Tensor]:

@@ -96,6 +96,9 @@ class trace:
     def __exit__(self, *_: object) -> None:
         self._sinks.pop().stop()
 
+    def __repr__(self) -> str:
+        return f"<trace, entered {len(self._sinks)} deep>" if self._sinks else "trace()"
+
 
 def __dir__() -> list[str]:
     return sorted(__all__)

@@ -91,6 +91,11 @@ impl NodeExtra {
         found.is_some()
     }
 
+    /// Whether the hook is still there.
+    pub fn has_hook(&self, id: HookId) -> bool {
+        self.hooks.lock().iter().any(|h| h.id == id)
+    }
+
     /// Hooks of output `nr`, in the order they were added.
     pub(crate) fn hooks(&self, nr: u32) -> SmallVec<[Arc<dyn GradHook>; 1]> {
         self.hooks.lock().iter().filter(|h| h.nr == nr).map(|h| h.hook.clone()).collect()

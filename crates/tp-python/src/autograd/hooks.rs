@@ -64,6 +64,14 @@ impl HookHandle {
             Ok(())
         })
     }
+
+    fn __repr__(&self) -> PyResult<String> {
+        guarded(|| {
+            let there = self.node.extra().is_some_and(|extra| extra.has_hook(self.id));
+            let what = if there { "hook" } else { "removed hook" };
+            Ok(format!("<{what} on the gradient of {}>", self.node.name()))
+        })
+    }
 }
 
 /// Calls `hook(grad)` whenever a gradient of `t` is computed; a tensor it returns replaces the gradient.
