@@ -15,6 +15,7 @@ pub mod bind;
 pub mod convert;
 pub mod ffi;
 pub mod heap_type;
+pub mod nest;
 pub mod nested;
 pub mod node_host;
 pub mod opobj;
