@@ -105,11 +105,10 @@ def from_bottom(x: Tensor, levels: Sequence[Level]) -> Tensor:
 
 def _numbers_in(args: Sequence[Any]) -> Iterator[int]:
     for arg in args:
-        for x in arg if isinstance(arg, (list, tuple)) else (arg,):
-            if isinstance(x, Tensor):
-                found = _native.vmap_peel(x)
-                if found is not None:
-                    yield found[2]
+        for x in (arg,) if isinstance(arg, Tensor) else _native.nest_tensors(arg):
+            found = _native.vmap_peel(x)
+            if found is not None:
+                yield found[2]
 
 
 def _innermost(name: str, args: tuple[Any, ...]) -> tuple[Level, tuple[Level, ...]]:
@@ -141,8 +140,7 @@ def _batched_function(function: type[Function], args: tuple[Any, ...]) -> Any:
     with _under(outer):
         _refuse_empty(name, level)
         _announce(name, "is a Function and runs once per sample; an op with register_vmap can do better")
-        opened = [peel(a, level) for a in args]
-        runs = [function.apply(*[_sample(v, d, i) for v, d in opened]) for i in range(level.size)]
+        runs = [function.apply(*[_sample(a, level, i) for a in args]) for i in range(level.size)]
         if not any(isinstance(run, tuple) for run in runs):
             return _of_samples(name, level, runs, 0)
         if len({len(run) if isinstance(run, tuple) else None for run in runs}) > 1:
@@ -206,17 +204,15 @@ class _Call:
         self.dims = [dim for _, dim in opened[:count]]
         names = [a["name"] for a in arguments[count:]]
         self.keywords = {n: value for n, (value, _) in zip(names, opened[count:], strict=True)}
-        self.keyword_dims = {n: dim for n, (_, dim) in zip(names, opened[count:], strict=True)}
 
     def batched(self) -> bool:
         """Whether any argument is batched."""
-        return any(_any_dim(d) for d in (*self.dims, *self.keyword_dims.values()))
+        return any(axis is not None for arg in self.args for axis in _axes(arg, self.level))
 
     def refuse_shared_writes(self) -> None:
         """A write to a tensor that all samples share has no per-sample meaning."""
         for i in self.writes:
-            dim = self.dims[i] if i < len(self.dims) else None
-            if self.args[i] is not None and not _every_dim(dim):
+            if None in _axes(self.args[i], self.level):
                 raise InvalidValueError(
                     f"{self.name} writes to {self.schema.arguments[i]['name']!r}, which all samples share, values that differ",
                     code="TP4023",
@@ -305,8 +301,9 @@ class _Call:
         return tuple(_stacked(self.name, self.level, [run[k] for run in runs], k) for k in range(count))
 
     def _run(self, i: int) -> Any:
-        values = [_sample(v, d, i) for v, d in zip(self.values, self.dims, strict=True)]
-        keywords = {n: _sample(v, self.keyword_dims[n], i) for n, v in self.keywords.items()}
+        given = [_sample(arg, self.level, i) for arg in self.args]
+        values, rest = given[: len(self.values)], given[len(self.values) :]
+        keywords = dict(zip(self.keywords, rest, strict=True))
         return self.op(*values, **keywords)
 
     def _written(self, count: int) -> Any:
@@ -359,24 +356,28 @@ def _stacked(name: str, level: Level, results: list[Any], k: int) -> Any:
 
 
 def _peel_argument(arg: Any, level: Level) -> tuple[Any, Any]:
-    if isinstance(arg, (list, tuple)) and any(isinstance(x, Tensor) for x in arg):
-        opened = [peel(x, level) for x in arg]
-        return [x for x, _ in opened], [d for _, d in opened]
-    return peel(arg, level)
+    """The argument with batches in the place of what stands for them, and the same nest of axes; None for no tensor."""
+    if isinstance(arg, Tensor):
+        return peel(arg, level)
+    if not _native.nest_tensors(arg):
+        return arg, None
+    values = _native.nest_map(lambda x: peel(x, level)[0], arg)
+    return values, _native.nest_map(lambda x: peel(x, level)[1], arg, True)
 
 
-def _any_dim(dim: Any) -> bool:
-    return any(d is not None for d in dim) if isinstance(dim, list) else dim is not None
+def _axes(arg: Any, level: Level) -> list[int | None]:
+    """The axis of every tensor in an argument."""
+    return [peel(x, level)[1] for x in _native.nest_tensors(arg)]
 
 
-def _every_dim(dim: Any) -> bool:
-    return all(d is not None for d in dim) if isinstance(dim, list) else dim is not None
+def _sample(arg: Any, level: Level, i: int) -> Any:
+    """Sample `i` of an argument as it was given."""
 
+    def one(x: Tensor) -> Tensor:
+        value, axis = peel(x, level)
+        return value if axis is None else _b["select"](value, axis, i)
 
-def _sample(value: Any, dim: Any, i: int) -> Any:
-    if isinstance(dim, list):
-        return [_sample(v, d, i) for v, d in zip(value, dim, strict=True)]
-    return value if dim is None else _b["select"](value, dim, i)
+    return _native.nest_map(one, arg)
 
 
 def _shape_of(value: Any) -> str:

@@ -42,15 +42,34 @@ class saved_tensors_hooks:
         return f"saved_tensors_hooks({', '.join(names)})"
 
 
+class _hooks(saved_tensors_hooks):
+    """Hooks that are told what recorded calls read besides: `read(tensor)`."""
+
+    def __init__(
+        self,
+        pack_hook: Callable[[Tensor], Any],
+        unpack_hook: Callable[[Any], Tensor],
+        read: Callable[[Tensor], None],
+    ) -> None:
+        self._mode = _native.SavedTensorsMode(pack_hook, unpack_hook, read)
+
+
 class _Segment:
     """One checkpointed call: what is needed to run it again, and what a second run saved."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.fn, self.args, self.kwargs = fn, args, kwargs
         self.versions = [(t, t._version) for t in flatten((args, kwargs))[0] if isinstance(t, Tensor)]
+        # The version of every tensor that a recorded call read, in order: the same when it runs again, unless somebody
+        # wrote to a tensor that the function closes over.
+        self.reads: list[int] = []
         self.random: _native.RandomDraws | None = None
         self.specs: list[tuple[Any, Any]] = []
         self.again: dict[int, Tensor] = {}
+
+    def read(self, t: Tensor) -> None:
+        """Notes a tensor that is read, saved or not."""
+        self.reads.append(t._version)
 
     def pack(self, t: Tensor) -> int:
         """Forgets a saved tensor, but for its place."""
@@ -73,6 +92,10 @@ class _Segment:
                     notes=("pass a clone, or write to it after backward",),
                 )
         found: list[Tensor] = []
+        reads: list[int] = []
+
+        def note(t: Tensor) -> None:
+            reads.append(t._version)
 
         def keep(t: Tensor) -> Tensor:
             found.append(t)
@@ -82,7 +105,7 @@ class _Segment:
             self.random.replay()
         before = _set(True)
         try:
-            with saved_tensors_hooks(keep, _same):
+            with _hooks(keep, _same, note):
                 self.fn(*self.args, **self.kwargs)
         finally:
             _set(before)
@@ -95,6 +118,12 @@ class _Segment:
                 f"{len(self.specs)}, or of other shapes or dtypes",
                 code="TP3308",
                 notes=("it must do the same each time: read no state that changes in between",),
+            )
+        if reads != self.reads:
+            raise AutogradError(
+                "a tensor that a checkpointed function reads was written to in place after it ran first",
+                code="TP3003",
+                notes=("write to it after backward, or let the function read a clone",),
             )
         self.again = dict(enumerate(found))
         # The nodes of this run hold `keep`: no tensor may stay where they reach it.
@@ -110,12 +139,13 @@ def checkpoint(fn: Callable[..., Any], *args: Any, preserve_rng_state: bool = Tr
 
     Gradients reach the arguments and whatever `fn` reads, of any order. `fn` must do the same each time; with
     `preserve_rng_state` it draws the same random numbers, whatever other threads draw, and the sequence of the process
-    goes on as if it had run once. ContractError when it saves other tensors the second time.
+    goes on as if it had run once. ContractError when it saves other tensors the second time, AutogradError when an
+    argument, or another tensor that its recorded calls read, was written to in between.
     """
     if not is_grad_enabled():
         return fn(*args, **kwargs)
     segment = _Segment(fn, args, kwargs)
-    with saved_tensors_hooks(segment.pack, segment.unpack):
+    with _hooks(segment.pack, segment.unpack, segment.read):
         if not preserve_rng_state:
             return fn(*args, **kwargs)
         segment.random = _native.RandomDraws()

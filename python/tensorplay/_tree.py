@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["Structure", "broadcast", "flatten", "tree_map", "unflatten"]
+__all__ = ["Structure", "broadcast", "flatten", "map_named", "tree_map", "unflatten"]
 
 _LEAF = object()
 
@@ -86,6 +86,17 @@ def tree_map(fn: Callable[[Any], Any], nest: Any) -> Any:
     """`fn` of every leaf, in the same nest."""
     leaves, structure = flatten(nest)
     return unflatten(structure, [fn(leaf) for leaf in leaves])
+
+
+def map_named(fn: Callable[[Any, str], Any], nest: Any, name: str) -> Any:
+    """`fn(leaf, place)` of every leaf, in the same nest; `place` is Python text such as `name[0]['key']`."""
+    if isinstance(nest, dict):
+        items = [(k, map_named(fn, v, f"{name}[{k!r}]")) for k, v in nest.items()]
+        return type(nest)(items)
+    if isinstance(nest, (tuple, list)):
+        children = [map_named(fn, item, f"{name}[{i}]") for i, item in enumerate(nest)]
+        return type(nest)(*children) if hasattr(nest, "_fields") else type(nest)(children)
+    return fn(nest, name)
 
 
 def broadcast(prefix: Any, structure: Structure) -> list[Any] | None:

@@ -47,6 +47,9 @@ fn run(
     through: SmallVec<[Option<Through>; 1]>,
 ) -> Result<()> {
     let mut saved = Saved::default();
+    if tape::hooks_active() {
+        tape::tell_hooks(call)?;
+    }
     rule.get().save_inputs(call, &mut Saver::new(&edges, &mut saved))?;
     redispatch(call, DispatchKey::Autograd, rets)?;
     rule.get().save_outputs(call, rets, &mut Saver::new(&edges, &mut saved))?;

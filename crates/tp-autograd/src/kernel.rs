@@ -25,6 +25,9 @@ fn autograd(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     if edges.is_empty() {
         return redispatch(call, DispatchKey::Autograd, rets);
     }
+    if tape::hooks_active() {
+        tape::tell_hooks(call)?;
+    }
     rule.get().save_inputs(call, &mut Saver::new(edges, saved))?;
     redispatch(call, DispatchKey::Autograd, rets)?;
     let (outputs, flags) = (count(rets), view_flag(call, rets));

@@ -12,11 +12,19 @@ use tp_tensor::storage::StorageKind;
 /// Up to this many outputs are compared with everything in pairs; more go through a table.
 const FEW: usize = 8;
 
-/// An argument or an output, and the item where it is a list.
+/// An argument or an output.
 #[derive(Clone, Copy)]
 enum Place {
-    Arg(usize, Option<usize>),
-    Out(usize, Option<usize>),
+    Arg(usize, Part),
+    Out(usize, Part),
+}
+
+/// The whole of it, an item of a list, or something inside of an object that is only carried.
+#[derive(Clone, Copy)]
+enum Part {
+    Whole,
+    Item(usize),
+    Inside,
 }
 
 #[derive(Clone, Copy)]
@@ -88,16 +96,22 @@ fn arguments<'a>(call: &Call<'a>, mut f: impl FnMut(Entry<'a>)) {
     }
 }
 
-/// Tensors of an argument with the item's number in a list.
-fn list<'a>(arg: Arg<'a>, mut f: impl FnMut(Option<usize>, &'a Tensor)) {
-    match arg {
-        Arg::Tensor(t) => f(None, t),
-        Arg::Tensors(ts) => ts.iter().enumerate().for_each(|(n, t)| f(Some(n), t)),
+/// Tensors of an argument with their place in it.
+fn list<'a>(arg: Arg<'a>, mut f: impl FnMut(Part, &'a Tensor)) {
+    let place = match arg {
+        Arg::Tensors(_) => Part::Item,
         Arg::OptTensors(ts) => {
-            ts.iter().enumerate().filter_map(|(n, t)| Some((n, t.as_ref()?))).for_each(|(n, t)| f(Some(n), t))
+            let given = ts.iter().enumerate().filter_map(|(n, t)| Some((n, t.as_ref()?)));
+            return given.for_each(|(n, t)| f(Part::Item(n), t));
         }
-        _ => {}
-    }
+        Arg::Host(_) => |_| Part::Inside,
+        _ => |_| Part::Whole,
+    };
+    let mut n = 0;
+    arg.for_each_tensor(|t| {
+        f(place(n), t);
+        n += 1;
+    });
 }
 
 /// The first output that shares memory with an argument or an earlier output, and with what.
@@ -188,11 +202,15 @@ fn not_aliased(call: &Call<'_>, i: usize, k: usize, written: bool, who: &str) ->
 }
 
 fn text(call: &Call<'_>, place: Place) -> String {
-    let (head, item) = match place {
-        Place::Arg(k, item) => (format!("argument '{}'", call.def.params.name(k).unwrap_or("?")), item),
-        Place::Out(i, item) => (format!("output {i}"), item),
+    let (head, part) = match place {
+        Place::Arg(k, part) => (format!("argument '{}'", call.def.params.name(k).unwrap_or("?")), part),
+        Place::Out(i, part) => (format!("output {i}"), part),
     };
-    item.map_or_else(|| head.clone(), |n| format!("{head}[{n}]"))
+    match part {
+        Part::Whole => head,
+        Part::Item(n) => format!("{head}[{n}]"),
+        Part::Inside => format!("a tensor inside of {head}"),
+    }
 }
 
 #[cold]

@@ -5,9 +5,10 @@
 use crate::alias;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Call;
+use crate::key::DispatchKey;
 use crate::schema::ArgType;
 use crate::value::{Arg, Rets, Value};
-use tp_tensor::{Tensor, layout};
+use tp_tensor::{Tensor, keybits, layout};
 
 /// Runs a kernel that writes to arguments, and moves their versions. A kernel that is not ours may have written
 /// before it failed, and does not look at what it is about to write to.
@@ -87,9 +88,53 @@ pub fn check_outputs(call: &Call<'_>, rets: &Rets, who: &'static str) -> Result<
     check_all(call, rets, who)
 }
 
+/// As `check_outputs`, for what a kernel returned: values, where it ran on values.
+#[inline]
+pub fn check_results(call: &Call<'_>, rets: &Rets) -> Result<()> {
+    check_outputs(call, rets, "the kernel")?;
+    let mut full = true;
+    rets.iter().for_each(|value| value.for_each_tensor(|t| full &= has_data(t)));
+    if full { Ok(()) } else { check_data(call, rets) }
+}
+
+/// Whether `out` surely is what a kernel may return that declares one new tensor.
+#[inline]
+pub fn is_result(call: &Call<'_>, out: &Tensor) -> bool {
+    // One comparison: neither recorded nor without data.
+    out.keys() & !(keybits::CPU | keybits::CUDA) == 0 && is_new(call, out)
+}
+
+#[inline]
+fn has_data(t: &Tensor) -> bool {
+    t.keys() & (keybits::META | keybits::CAPTURE | keybits::VMAP) == 0
+}
+
+/// Only a kernel for the device 'meta' may return what has no data.
+#[cold]
+fn check_data(call: &Call<'_>, rets: &Rets) -> Result<()> {
+    if call.keys.contains(DispatchKey::Meta) {
+        return Ok(());
+    }
+    for (i, value) in rets.iter().enumerate() {
+        let mut empty = None;
+        value.for_each_tensor(|t| empty = empty.or((!has_data(t)).then_some(t)));
+        let Some(t) = empty else { continue };
+        let (what, way) = match (t.is_batched(), t.is_fake()) {
+            (true, _) => {
+                ("one that stands for the samples of a vmap", "a kernel must keep no tensor of a vmap")
+            }
+            (_, true) => ("one that a capture made", "a kernel must keep no tensor of a capture"),
+            _ => ("one on 'meta'", "make the output on the device of the arguments"),
+        };
+        let message = format!("output {i} is a tensor without data, {what}; the kernel ran on values");
+        return Err(Error::contract("TP3216", message).with_op(call.op.name()).note(way));
+    }
+    Ok(())
+}
+
 /// Whether `out` surely is what a call may return that declares one new tensor.
 #[inline]
-pub fn is_new(call: &Call<'_>, out: &Tensor) -> bool {
+fn is_new(call: &Call<'_>, out: &Tensor) -> bool {
     !out.requires_grad() && call.args.iter().all(|arg| is_apart(arg, out))
 }
 
@@ -120,6 +165,7 @@ fn is_apart(arg: &Arg<'_>, out: &Tensor) -> bool {
         Arg::Tensor(t) => alias::are_apart(t, out),
         Arg::Tensors(ts) => ts.iter().all(|t| alias::are_apart(t, out)),
         Arg::OptTensors(ts) => ts.iter().flatten().all(|t| alias::are_apart(t, out)),
+        Arg::Host(h) => h.tensors().iter().all(|t| alias::are_apart(t, out)),
         _ => true,
     }
 }
@@ -141,6 +187,7 @@ fn fits(value: &Value, ty: &ArgType) -> bool {
             ts.len() == items.len() && items.iter().all(|t| *t == T::Tensor)
         }
         (Value::Host(_), T::Dict(_) | T::Tuple(_) | T::List(..) | T::Union(_) | T::Complex) => true,
+        (v, T::Union(members)) => members.iter().any(|ty| fits(v, ty)),
         (Value::OptTensors(_), T::List(e, _)) => matches!(&**e, T::Optional(i) if **i == T::Tensor),
         (Value::Ints(_), T::List(e, _)) => matches!(**e, T::Int | T::SymInt),
         (Value::Floats(_), T::List(e, _)) => **e == T::Float,

@@ -28,8 +28,26 @@ pub(crate) fn run(entry: &KernelEntry, call: &Call<'_>, rets: &mut Rets) -> Resu
     }
 }
 
-/// The bytes and the version of every argument that must not be written to.
-struct Copies<'a>(Vec<(usize, &'a Tensor, Vec<u8>, u32)>);
+/// A tensor as it was: its bytes, and its version.
+pub struct Copy<'a> {
+    tensor: &'a Tensor,
+    bytes: Vec<u8>,
+    version: u32,
+}
+
+impl<'a> Copy<'a> {
+    pub fn of(tensor: &'a Tensor) -> Copy<'a> {
+        Copy { tensor, bytes: bytes(tensor).to_vec(), version: tensor.storage().version() }
+    }
+
+    /// Whether somebody wrote to it since.
+    pub fn is_changed(&self) -> bool {
+        bytes(self.tensor) != self.bytes || self.tensor.storage().version() != self.version
+    }
+}
+
+/// Every argument that must not be written to.
+struct Copies<'a>(Vec<(usize, Copy<'a>)>);
 
 impl<'a> Copies<'a> {
     fn of(call: &Call<'a>) -> Copies<'a> {
@@ -40,17 +58,15 @@ impl<'a> Copies<'a> {
         let mut copies = Vec::new();
         call.for_each_tensor(|k, t| {
             if !written.contains(&t.storage().id()) {
-                copies.push((k, t, bytes(t).to_vec(), t.storage().version()));
+                copies.push((k, Copy::of(t)));
             }
         });
         Copies(copies)
     }
 
     fn compare(&self, call: &Call<'_>) -> Result<()> {
-        let changed =
-            |t: &Tensor, old: &[u8], version: u32| bytes(t) != old || t.storage().version() != version;
-        match self.0.iter().find(|(_, t, old, version)| changed(t, old, *version)) {
-            Some((k, ..)) => Err(undeclared(call, *k)),
+        match self.0.iter().find(|(_, copy)| copy.is_changed()) {
+            Some((k, _)) => Err(undeclared(call, *k)),
             None => Ok(()),
         }
     }

@@ -103,7 +103,9 @@ impl ArgKeys {
         for arg in args {
             match arg {
                 Arg::Tensor(t) => keys.tensors |= t.keys(),
-                Arg::Tensors(_) | Arg::OptTensors(_) => arg.for_each_tensor(|t| keys.tensors |= t.keys()),
+                Arg::Tensors(_) | Arg::OptTensors(_) | Arg::Host(_) => {
+                    arg.for_each_tensor(|t| keys.tensors |= t.keys());
+                }
                 Arg::Device(d) => keys.device = device_key(*d).0,
                 _ => {}
             }

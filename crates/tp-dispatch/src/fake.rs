@@ -85,14 +85,7 @@ pub fn predict(call: &Call<'_>) -> Result<Option<Prediction>> {
     }
     let mut twins: Vec<Value> = Vec::with_capacity(call.args.len());
     for arg in call.args {
-        twins.push(match *arg {
-            Arg::Tensor(t) => Value::Tensor(twin(t)?),
-            Arg::Tensors(ts) => Value::Tensors(ts.iter().map(twin).collect::<Result<_>>()?),
-            Arg::OptTensors(ts) => {
-                Value::OptTensors(ts.iter().map(|t| t.as_ref().map(twin).transpose()).collect::<Result<_>>()?)
-            }
-            other => other.to_value(),
-        });
+        twins.push(arg.with_tensors(&mut twin)?);
     }
     let args: SmallVec<[Arg<'_>; 8]> = twins.iter().map(Value::as_arg).collect();
     let call = Call { args: &args, host: HostArgs::NONE, table: None, ..*call };

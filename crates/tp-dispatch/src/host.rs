@@ -5,6 +5,7 @@
 use crate::error::Result;
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
+use tp_tensor::Tensor;
 
 /// An object of the host language held by Rust structures.
 pub trait HostObject: Any + Send + Sync {
@@ -13,7 +14,19 @@ pub trait HostObject: Any + Send + Sync {
     /// Drops what it owns, to break a cycle.
     fn clear(&self);
     fn as_any(&self) -> &dyn Any;
+    /// The tensors inside of it, as far as its containers are known. As an argument it takes part in a call by them:
+    /// keys, devices, aliases, writes.
+    fn tensors(&self) -> &[Tensor] {
+        &[]
+    }
+    /// A copy with `other` of each of these tensors in its place.
+    fn with_tensors(&self, _other: Replace<'_>) -> Result<Option<HostRef>> {
+        Ok(None)
+    }
 }
+
+/// What takes the place of a tensor.
+pub type Replace<'a> = &'a mut dyn FnMut(&Tensor) -> Result<Tensor>;
 
 pub type HostVisitor<'a> = dyn FnMut(*mut ()) + 'a;
 

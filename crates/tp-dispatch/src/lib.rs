@@ -6,7 +6,7 @@
 mod alias;
 pub mod bind;
 pub mod check;
-mod debug;
+pub mod debug;
 pub mod dispatcher;
 pub mod effects;
 mod epoch;

@@ -1,7 +1,8 @@
 //! Values that cross an operator's boundary: borrowed on the way in (`Arg`, on the caller's stack), owned on the
 //! way out and wherever they are kept (`Value`).
 
-use crate::host::HostRef;
+use crate::error::Result;
+use crate::host::{HostRef, Replace};
 use smallvec::SmallVec;
 use std::fmt;
 use tp_tensor::{DType, Device, Scalar, Tensor};
@@ -135,15 +136,32 @@ impl<'a> Arg<'a> {
         matches!(self, Arg::None)
     }
 
-    /// Every tensor in this argument, lists included.
+    /// Every tensor in this argument, lists and carried objects included.
     #[inline]
     pub fn for_each_tensor(&self, mut f: impl FnMut(&'a Tensor)) {
         match *self {
             Arg::Tensor(t) => f(t),
             Arg::Tensors(ts) => ts.iter().for_each(f),
             Arg::OptTensors(ts) => ts.iter().flatten().for_each(f),
+            Arg::Host(h) => h.tensors().iter().for_each(f),
             _ => {}
         }
+    }
+
+    /// The argument with `other` of each tensor in its place.
+    pub fn with_tensors(&self, other: Replace<'_>) -> Result<Value> {
+        Ok(match *self {
+            Arg::Tensor(t) => Value::Tensor(other(t)?),
+            Arg::Tensors(ts) => Value::Tensors(ts.iter().map(other).collect::<Result<_>>()?),
+            Arg::OptTensors(ts) => {
+                let item = |t: &Option<Tensor>| t.as_ref().map(&mut *other).transpose();
+                Value::OptTensors(ts.iter().map(item).collect::<Result<_>>()?)
+            }
+            Arg::Host(h) if !h.tensors().is_empty() => {
+                Value::Host(h.with_tensors(other)?.unwrap_or_else(|| h.clone()))
+            }
+            rest => rest.to_value(),
+        })
     }
 
     pub fn to_value(&self) -> Value {

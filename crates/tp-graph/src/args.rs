@@ -21,7 +21,7 @@ pub fn source(operand: &Operand, param: &Param) -> Result<ArgSource, String> {
     let literal = |v: Option<Value>| v.map(ArgSource::Literal).ok_or_else(|| mismatch(operand, param));
     match (operand, param.kind) {
         (Operand::Const(Const::None), _) if param.optional => literal(Some(Value::None)),
-        (Operand::Value(v), ParamKind::Tensor) => Ok(ArgSource::Value(*v)),
+        (Operand::Value(v), ParamKind::Tensor | ParamKind::Opaque) => Ok(ArgSource::Value(*v)),
         (Operand::List(items), ParamKind::Tensors) => {
             let values = items.iter().map(Operand::value).collect::<Option<_>>();
             values.map(ArgSource::Values).ok_or_else(|| mismatch(operand, param))

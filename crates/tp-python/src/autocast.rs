@@ -13,8 +13,8 @@ use std::sync::{Arc, OnceLock};
 use tp_dispatch::dispatcher::redispatch_args;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::{
-    Arg, Call, DispatchKey, Error, OpHandle, OpId, Registry, Result, Rets, Schema, call_one, redispatch,
-    state,
+    Arg, Call, DispatchKey, Error, OpHandle, OpId, Registry, Result, Rets, Schema, Value, call_one,
+    redispatch, state,
 };
 use tp_tensor::{DType, DeviceKind, Tensor};
 
@@ -98,51 +98,31 @@ impl Drop for Off {
 fn autocast(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let Some(targets) = targets(call) else { return redispatch(call, DispatchKey::Autocast, rets) };
     let _off = Off(state::set_autocast(0));
-    let cast = call.args.iter().map(|a| cast_arg(a, targets)).collect::<Result<SmallVec<[Cast; 8]>>>()?;
-    if cast.iter().all(|c| matches!(c, Cast::Kept)) {
+    let cast = call.args.iter().map(|a| cast_arg(a, targets)).collect::<Result<SmallVec<[_; 8]>>>()?;
+    if cast.iter().all(Option::is_none) {
         return redispatch(call, DispatchKey::Autocast, rets);
     }
-    let args: SmallVec<[Arg<'_>; 8]> = call
-        .args
-        .iter()
-        .zip(&cast)
-        .map(|(arg, cast)| match cast {
-            Cast::Kept => *arg,
-            Cast::One(t) => Arg::Tensor(t),
-            Cast::Many(ts) => Arg::Tensors(ts),
-            Cast::Optional(ts) => Arg::OptTensors(ts),
-        })
-        .collect();
+    let args: SmallVec<[Arg<'_>; 8]> =
+        call.args.iter().zip(&cast).map(|(arg, cast)| cast.as_ref().map_or(*arg, Value::as_arg)).collect();
     redispatch_args(call, DispatchKey::Autocast, &args, HostArgs::NONE, rets)
 }
 
-enum Cast {
-    Kept,
-    One(Tensor),
-    Many(Box<[Tensor]>),
-    Optional(Box<[Option<Tensor>]>),
-}
-
-fn cast_arg(arg: &Arg<'_>, targets: [Option<DType>; 2]) -> Result<Cast> {
+/// The argument with its floating tensors cast; None where there are none to cast.
+fn cast_arg(arg: &Arg<'_>, targets: [Option<DType>; 2]) -> Result<Option<Value>> {
     let wanted = |t: &Tensor| {
         let to = slot(t.device().kind).and_then(|i| targets[i])?;
         (t.dtype().is_float() && t.dtype() != DType::F64 && t.dtype() != to).then_some(to)
     };
-    let cast = |t: &Tensor| match wanted(t) {
+    let mut any = false;
+    arg.for_each_tensor(|t| any |= wanted(t).is_some());
+    if !any {
+        return Ok(None);
+    }
+    let mut cast = |t: &Tensor| match wanted(t) {
         Some(to) => astype(t, to),
         None => Ok(t.clone()),
     };
-    let mut any = false;
-    arg.for_each_tensor(|t| any |= wanted(t).is_some());
-    Ok(match *arg {
-        _ if !any => Cast::Kept,
-        Arg::Tensor(t) => Cast::One(cast(t)?),
-        Arg::Tensors(ts) => Cast::Many(ts.iter().map(cast).collect::<Result<_>>()?),
-        Arg::OptTensors(ts) => {
-            Cast::Optional(ts.iter().map(|t| t.as_ref().map(cast).transpose()).collect::<Result<_>>()?)
-        }
-        _ => Cast::Kept,
-    })
+    arg.with_tensors(&mut cast).map(Some)
 }
 
 fn astype(t: &Tensor, to: DType) -> Result<Tensor> {

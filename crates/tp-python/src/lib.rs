@@ -68,6 +68,7 @@ mod _native {
         modes::register(m)?;
         batch::register(m)?;
         autocast::register(m)?;
+        hot::nest::register(m)?;
         ops::install_builtins(m)
     }
 

@@ -3,7 +3,7 @@
 use crate::error;
 use crate::error::guarded;
 use crate::hot::ffi::Obj;
-use crate::hot::queue;
+use crate::hot::{nest, queue};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::{IntoPyObjectExt, ffi};
@@ -11,7 +11,7 @@ use std::any::Any;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use tp_dispatch::host::{HostObject, HostRef, HostVisitor};
+use tp_dispatch::host::{HostObject, HostRef, HostVisitor, Replace};
 use tp_dispatch::{Error, Result};
 use tp_tensor::{DType, Device, DeviceKind, Scalar, Tensor, dtype};
 
@@ -240,7 +240,7 @@ pub unsafe fn device_of(obj: Obj) -> Result<Option<Device>> {
 
 /// A Python object that Rust structures carry without looking at it.
 /// It goes at once where the lock is held, which `Py` inside of a slot made by hand would not.
-pub struct Opaque(Obj);
+pub struct Opaque(Obj, Box<[Tensor]>);
 
 // SAFETY: the object is touched only with the interpreter lock held.
 unsafe impl Send for Opaque {}
@@ -261,13 +261,27 @@ impl HostObject for Opaque {
     fn as_any(&self) -> &dyn Any {
         self
     }
+    fn tensors(&self) -> &[Tensor] {
+        &self.1
+    }
+    fn with_tensors(&self, other: Replace<'_>) -> Result<Option<HostRef>> {
+        error::attached(|py| {
+            // SAFETY: the object lives while this does; lock held.
+            unsafe {
+                let made = Bound::from_owned_ptr(py, nest::replaced(self.0, other)?);
+                Ok(Some(opaque(made.as_ptr(), nest::tensors_in(made.as_ptr())?)))
+            }
+        })
+    }
 }
 
+/// The object with the tensors that are inside of it.
+///
 /// # Safety
 /// Live object, lock held.
-pub unsafe fn opaque(obj: Obj) -> HostRef {
+pub unsafe fn opaque(obj: Obj, tensors: Box<[Tensor]>) -> HostRef {
     // SAFETY: a live object.
-    Arc::new(Opaque(unsafe { ffi::Py_NewRef(obj) }))
+    Arc::new(Opaque(unsafe { ffi::Py_NewRef(obj) }, tensors))
 }
 
 /// A new reference to the object inside, or to None.

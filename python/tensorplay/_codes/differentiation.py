@@ -121,6 +121,16 @@ TABLE: tuple[tuple[str, str, str], ...] = (
         "mark_dirty outside of a Function, or of what is not both an input and an output.",
         "declare writes of an op in mutates_args",
     ),
+    (
+        "TP3216",
+        "A kernel that ran on values returned a tensor without data.",
+        "make outputs on the device of the arguments, and keep no tensor of a capture or of vmap",
+    ),
+    (
+        "TP3217",
+        "A backward rule or a hook wrote to a gradient that it was given (or, in debug mode, to what was saved).",
+        "return a new tensor",
+    ),
     ("TP3230", "backward returned a list.", "return a tuple, one gradient per input"),
     (
         "TP3231",

@@ -132,6 +132,15 @@ f = tp.library.custom_op("ex3211::f", lambda x: x.clone().requires_grad_(), muta
 f.register_autograd(lambda ctx, grad: grad)
 f(tp.ones((2,)).requires_grad_())
 """,
+    "TP3216": """
+f = tp.library.custom_op("ex3216::f", lambda x: tp.empty((2,), device="meta"), mutates_args=())
+f(tp.ones((2,)))
+""",
+    "TP3217": """
+f = tp.library.custom_op("ex3217::f", lambda x: x * 2.0, mutates_args=())
+f.register_autograd(lambda ctx, grad: grad.mul_(2.0))
+f(tp.ones((2,)).requires_grad_()).backward(tp.ones((2,)))
+""",
     "TP3250": """
 f = tp.library.custom_op("ex3250::f", lambda x: x[x > 0.0], mutates_args=(), schema="(Tensor x) -> Tensor")
 f.register_fake(lambda x: tp.empty((tp.library.get_ctx().new_dynamic_size(max=1),)))

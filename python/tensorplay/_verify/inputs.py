@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tensorplay import _native
+from tensorplay._tree import flatten, map_named, tree_map
 from tensorplay._verify.arrays import NoGrad, astype, is_float, is_tensor, packed, to_numpy
 
 if TYPE_CHECKING:
@@ -292,28 +293,19 @@ class Case:
                     built[id(value)] = value.build()
                     tensors.append((name, *built[id(value)]))
                 return built[id(value)][0]
-            if isinstance(value, (list, tuple)):
-                return type(value)(make(item, f"{name}[{i}]") for i, item in enumerate(value))
             return value
 
-        args = tuple(make(value, self._name(i)) for i, value in enumerate(self.args))
-        kwargs = {key: make(value, key) for key, value in self.kwargs.items()}
+        args = tuple(map_named(make, value, self._name(i)) for i, value in enumerate(self.args))
+        kwargs = {key: map_named(make, value, key) for key, value in self.kwargs.items()}
         return Built(args, kwargs, tensors)
 
     def _name(self, position: int) -> str:
         return self.names[position] if position < len(self.names) else f"args[{position}]"
 
     def recipes(self) -> list[TensorRecipe]:
-        """The tensor recipes in order, those in lists included, each once."""
-        found: dict[int, TensorRecipe] = {}
-        pending = [*self.args, *self.kwargs.values()]
-        while pending:
-            value = pending.pop(0)
-            if isinstance(value, TensorRecipe):
-                found[id(value)] = value
-            elif isinstance(value, (list, tuple)):
-                pending = [*value, *pending]
-        return list(found.values())
+        """The tensor recipes in order, those in lists, tuples and dicts included, each once."""
+        leaves = flatten([*self.args, *self.kwargs.values()])[0]
+        return list({id(leaf): leaf for leaf in leaves if isinstance(leaf, TensorRecipe)}.values())
 
     def replace(self, label: str, change: dict[int, TensorRecipe]) -> Case:
         """A case with other recipes; `change` goes from `id(old recipe)` to the new one."""
@@ -321,10 +313,10 @@ class Case:
         def swap(value: Any) -> Any:
             if isinstance(value, TensorRecipe):
                 return change.get(id(value), value)
-            return type(value)(map(swap, value)) if isinstance(value, (list, tuple)) else value
+            return value
 
-        args = tuple(map(swap, self.args))
-        kwargs = {key: swap(value) for key, value in self.kwargs.items()}
+        args = tuple(tree_map(swap, value) for value in self.args)
+        kwargs = {key: tree_map(swap, value) for key, value in self.kwargs.items()}
         return dataclasses.replace(self, label=label, args=args, kwargs=kwargs, given=False)
 
     def map(self, label: str, change: Any) -> Case:
@@ -350,6 +342,8 @@ class Case:
         def show(value: Any) -> str:
             if isinstance(value, TensorRecipe):
                 return value.text()
+            if isinstance(value, dict):
+                return f"{{{', '.join(f'{key!r}: {show(item)}' for key, item in value.items())}}}"
             if isinstance(value, (list, tuple)):
                 inner = ", ".join(map(show, value))
                 return f"[{inner}]" if isinstance(value, list) else f"({inner},)"
@@ -368,12 +362,10 @@ def capture_args(args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str
             if id(value) not in known:
                 known[id(value)] = _recipe_of(value, source)
             return known[id(value)]
-        if isinstance(value, (list, tuple)):
-            return type(value)(take(item, f"{source}[{i}]") for i, item in enumerate(value))
         return value
 
-    taken = tuple(take(value, f"args[{i}]") for i, value in enumerate(args))
-    by_name = {key: take(value, f"kwargs[{key!r}]") for key, value in kwargs.items()}
+    taken = tuple(map_named(take, value, f"args[{i}]") for i, value in enumerate(args))
+    by_name = {key: map_named(take, value, f"kwargs[{key!r}]") for key, value in kwargs.items()}
     return Case(label, taken, by_name, names, given=True)
 
 

@@ -1,9 +1,11 @@
 //! Gradients that somebody gave us, held against the tensor they belong to. A shape that broadcasting could have
-//! made is summed back; another dtype is cast; everything else is an error that names op and argument.
+//! made is summed back; another dtype is cast; everything else is an error that names op and argument. And gradients
+//! that somebody was given, which may be the gradients of others too: nobody writes to them.
 
 use crate::ops;
-use crate::tape::{Node, Spec};
-use tp_dispatch::{Error, Result};
+use crate::rule::{BackwardCtx, Gradients};
+use crate::tape::{Node, NodeRef, Spec};
+use tp_dispatch::{Error, Result, debug, state};
 use tp_tensor::layout::same_dims;
 use tp_tensor::symbols::{self, Relation};
 use tp_tensor::{DType, Dim, Tensor};
@@ -78,4 +80,65 @@ fn argument(node: &Node, k: usize) -> String {
         Some(p) if p.type_text.contains('[') => format!("argument '{}'[{}]", p.name, edge.index()),
         Some(p) => format!("argument '{}'", p.name),
     }
+}
+
+/// Runs a rule that is not ours.
+pub(super) fn run_foreign(
+    node: &NodeRef,
+    ctx: &BackwardCtx<'_>,
+    grads: &[Option<Tensor>],
+    out: &mut Gradients<'_>,
+) -> Result<()> {
+    if state::is_debugging() {
+        return run_watched(node, ctx, grads, out);
+    }
+    let before = Versions::of(grads.iter().flatten());
+    node.rule().backward(ctx, grads, out)?;
+    before.compare(grads.iter().flatten(), "the backward rule", node)
+}
+
+/// Compares bytes, so that writes past the version counter are seen too, and to what was saved as well.
+#[cold]
+fn run_watched(
+    node: &NodeRef,
+    ctx: &BackwardCtx<'_>,
+    grads: &[Option<Tensor>],
+    out: &mut Gradients<'_>,
+) -> Result<()> {
+    let given: Vec<debug::Copy<'_>> = grads.iter().flatten().map(debug::Copy::of).collect();
+    let saved: Vec<debug::Copy<'_>> = ctx.saved.iter().filter_map(|s| s.raw()).map(debug::Copy::of).collect();
+    node.rule().backward(ctx, grads, out)?;
+    if given.iter().any(debug::Copy::is_changed) {
+        return Err(written("the backward rule", node));
+    }
+    if saved.iter().any(debug::Copy::is_changed) {
+        let message = "the backward rule wrote to a tensor that was saved for it";
+        return Err(Error::contract("TP3217", message)
+            .with_op(node.name())
+            .note("a second backward reads it again: write to a clone()"));
+    }
+    Ok(())
+}
+
+/// The versions of gradients, which only grow: their sum stays the same when nobody writes to them.
+#[derive(Clone, Copy)]
+pub(super) struct Versions(u64);
+
+impl Versions {
+    #[inline]
+    pub fn of<'a>(grads: impl Iterator<Item = &'a Tensor>) -> Versions {
+        Versions(grads.map(|g| u64::from(g.storage().version())).sum())
+    }
+
+    #[inline]
+    pub fn compare<'a>(self, grads: impl Iterator<Item = &'a Tensor>, who: &str, node: &Node) -> Result<()> {
+        if Versions::of(grads).0 == self.0 { Ok(()) } else { Err(written(who, node)) }
+    }
+}
+
+#[cold]
+fn written(who: &str, node: &Node) -> Error {
+    Error::contract("TP3217", format!("{who} wrote to a gradient that it was given"))
+        .with_op(node.name())
+        .note("others may be given the same one, the caller of backward included: return a new tensor, as in g * 2.0")
 }

@@ -212,7 +212,7 @@ impl Run {
         if node.is_watched()
             && let Some(extra) = node.extra()
         {
-            run_hooks(extra, grads)?;
+            run_hooks(node, extra, grads)?;
         }
         if let Some(wanted) = &mut self.wanted {
             wanted.collect(node, grads);
@@ -241,7 +241,10 @@ impl Run {
         if !node.open_saved(self.retain, &mut ctx.saved) {
             return Err(anomaly::located(node, freed(node)));
         }
-        let done = node.rule().backward(&ctx, grads, out);
+        let done = match node.has_shared_rule() && node.rule().is_foreign() {
+            true => check::run_foreign(node, &ctx, grads, out),
+            false => node.rule().backward(&ctx, grads, out),
+        };
         done.map_err(|e| {
             if !self.retain {
                 node.restore_saved(std::mem::take(&mut *ctx.saved));
@@ -310,11 +313,14 @@ fn finish_leaf(node: &NodeRef, grads: &mut [Option<Tensor>]) -> Result<()> {
 
 /// Hooks see the whole gradient of an output and may replace it; then it is kept where the user asked for it.
 #[cold]
-fn run_hooks(extra: &NodeExtra, grads: &mut [Option<Tensor>]) -> Result<()> {
+fn run_hooks(node: &Node, extra: &NodeExtra, grads: &mut [Option<Tensor>]) -> Result<()> {
     for (nr, slot) in grads.iter_mut().enumerate() {
         let Some(grad) = slot else { continue };
         for hook in extra.hooks(nr as u32) {
-            let Some(other) = hook.call(grad)? else { continue };
+            let before = check::Versions::of(std::iter::once(&*grad));
+            let other = hook.call(grad)?;
+            before.compare(std::iter::once(&*grad), "a hook", node)?;
+            let Some(other) = other else { continue };
             let (sizes, dtype) = (grad.sizes(), grad.dtype());
             let whose = || check::Whose { op: None, what: "the tensor of a hook".into() };
             *grad = check::fit(other, sizes, dtype, whose)?;

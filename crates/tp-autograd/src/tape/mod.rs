@@ -24,6 +24,6 @@ pub(crate) use draft::Draft;
 pub(crate) use extra::{GradSlot, Leaf};
 pub(crate) use handle::Claim;
 pub(crate) use node::flag;
-pub(crate) use packed::{is_active as hooks_active, unpack};
+pub(crate) use packed::{is_active as hooks_active, tell as tell_hooks, unpack};
 pub(crate) use record::{Edges, Recipe, Saved, collect_edges, differentiable, tie};
 pub(crate) use saved::Kept;

@@ -7,13 +7,17 @@ use crate::mode::GradMode;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tp_dispatch::{Error, HostVisitor, Result, Value};
+use tp_dispatch::{Call, Error, HostVisitor, Result, Value};
 use tp_tensor::Tensor;
 
 /// Packs what is saved while they are in force. Both run with grad mode off.
 pub trait SavedHooks: Send + Sync {
     fn pack(&self, t: &Tensor) -> Result<Value>;
     fn unpack(&self, packed: &Value) -> Result<Tensor>;
+    /// A tensor that a recorded call read, saved or not; before the call.
+    fn read(&self, _t: &Tensor) -> Result<()> {
+        Ok(())
+    }
     /// The same hooks with references of their own to host objects: a node must own what it reports to the collector.
     fn own(&self) -> Arc<dyn SavedHooks>;
     /// Host objects it owns, for the cycle collector.
@@ -82,6 +86,25 @@ pub(super) fn active() -> Option<Arc<dyn SavedHooks>> {
         return None;
     }
     STACK.with(|s| s.borrow().last().cloned())
+}
+
+/// Tells the hooks in force what a call that is recorded reads: all but what it writes to.
+#[cold]
+pub(crate) fn tell(call: &Call<'_>) -> Result<()> {
+    let Some(hooks) = active() else { return Ok(()) };
+    for (i, arg) in (0u8..).zip(call.args) {
+        if call.def.params.written.contains(&i) {
+            continue;
+        }
+        let mut told = Ok(());
+        arg.for_each_tensor(|t| {
+            if told.is_ok() {
+                told = hooks.read(t);
+            }
+        });
+        told?;
+    }
+    Ok(())
 }
 
 pub(super) fn pack(hooks: &dyn SavedHooks, index: usize, t: &Tensor) -> Result<Packed> {

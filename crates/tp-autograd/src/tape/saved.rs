@@ -101,7 +101,7 @@ impl SavedTensor {
         if self.nr & HANDED == 0 { None } else { self.raw().map(Tensor::host) }
     }
 
-    pub(super) fn raw(&self) -> Option<&Tensor> {
+    pub(crate) fn raw(&self) -> Option<&Tensor> {
         self.tensor.as_ref()
     }
 

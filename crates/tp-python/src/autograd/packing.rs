@@ -17,6 +17,7 @@ use tp_tensor::Tensor;
 struct PyHooks {
     pack: Owned,
     unpack: Owned,
+    read: Option<Owned>,
 }
 
 /// What `pack` returned.
@@ -67,10 +68,18 @@ impl SavedHooks for PyHooks {
         })
     }
 
+    fn read(&self, t: &Tensor) -> Result<()> {
+        let Some(read) = &self.read else { return Ok(()) };
+        Python::attach(|py| {
+            object(py, Some(t)).and_then(|t| borrowed(py, read).call1((t,))).map(drop).map_err(raised)
+        })
+    }
+
+    /// A node packs no more: what is read is not its business.
     fn own(&self) -> Arc<dyn SavedHooks> {
         Python::attach(|py| {
             let own = |hook: &Owned| Owned(borrowed(py, hook).clone().into_ptr());
-            Arc::new(PyHooks { pack: own(&self.pack), unpack: own(&self.unpack) })
+            Arc::new(PyHooks { pack: own(&self.pack), unpack: own(&self.unpack), read: None })
         })
     }
 
@@ -90,7 +99,13 @@ struct SavedTensorsMode {
 #[pymethods]
 impl SavedTensorsMode {
     #[new]
-    fn new(py: Python<'_>, pack: &Bound<'_, PyAny>, unpack: &Bound<'_, PyAny>) -> PyResult<SavedTensorsMode> {
+    #[pyo3(signature = (pack, unpack, read = None))]
+    fn new(
+        py: Python<'_>,
+        pack: &Bound<'_, PyAny>,
+        unpack: &Bound<'_, PyAny>,
+        read: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<SavedTensorsMode> {
         guarded(|| {
             for (name, hook) in [("pack_hook", pack), ("unpack_hook", unpack)] {
                 if !hook.is_callable() {
@@ -99,7 +114,7 @@ impl SavedTensorsMode {
                 }
             }
             let own = |hook: &Bound<'_, PyAny>| Owned(hook.clone().into_ptr());
-            let hooks = Arc::new(PyHooks { pack: own(pack), unpack: own(unpack) });
+            let hooks = Arc::new(PyHooks { pack: own(pack), unpack: own(unpack), read: read.map(own) });
             Ok(SavedTensorsMode { hooks, entered: Vec::new() })
         })
     }

@@ -16,6 +16,7 @@ pub mod convert;
 pub mod ffi;
 pub mod heap_type;
 pub mod keywords;
+pub mod nest;
 pub mod nested;
 pub mod node_host;
 pub mod opobj;

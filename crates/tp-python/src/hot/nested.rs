@@ -1,9 +1,11 @@
-//! Arguments of the types that the dispatcher only carries: dicts, tuples, nested lists, lists of strings and devices.
-//! Their structure is checked against the schema, and what a kernel gets is made anew, with every leaf converted.
+//! Arguments of the types that the dispatcher only carries: dicts, tuples, nested lists, lists of strings and devices,
+//! unions and `Any`. Their structure is checked against the schema, and what a kernel gets is made anew, with every leaf
+//! converted. A single tensor, number or text is carried as what it is, so that every layer sees it; what other objects
+//! hold is found by `nest`.
 
 use super::convert;
 use super::ffi::{self as x, Obj};
-use super::{rank, shell};
+use super::{nest, rank, shell};
 use crate::{error, types};
 use pyo3::ffi;
 use tp_dispatch::bind::Param;
@@ -16,44 +18,64 @@ use tp_dispatch::{Error, Result, Value, state};
 /// Live object, lock held.
 pub unsafe fn argument(p: &Param, obj: Obj) -> Result<Option<Value>> {
     let Some(ty) = &p.opaque else { return Ok(None) };
-    let mut tensors = Tensors::default();
-    // SAFETY: live object; the reference is given back once `opaque` holds its own.
-    unsafe {
-        let Some(made) = convert(ty, obj, &mut tensors)? else { return Ok(None) };
-        let made = Made(made);
-        if tensors.with_grad && state::is_grad_enabled() {
-            return Err(Error::autograd(
-                "TP3023",
-                format!("argument '{}' ({}) holds a tensor that requires a gradient", p.name, p.type_text),
-            )
-            .note(
-                "gradients go through Tensor, Tensor? and lists of them: declare it so, or pass x.detach()",
-            ));
-        }
-        Ok(Some(Value::Host(types::opaque(made.0))))
+    // SAFETY: live object; the reference is given back once the value holds its own.
+    let Some(value) = (unsafe { carried(ty, obj)? }) else { return Ok(None) };
+    let mut with_grad = false;
+    value.for_each_tensor(|t| with_grad |= t.requires_grad());
+    if with_grad && state::is_grad_enabled() {
+        return Err(Error::autograd(
+            "TP3023",
+            format!("argument '{}' ({}) holds a tensor that requires a gradient", p.name, p.type_text),
+        )
+        .note("gradients go through Tensor, Tensor? and lists of them: declare it so, or pass x.detach()"));
     }
+    Ok(Some(value))
 }
 
-/// A result of one of these types as a carried object; None when it does not fit or holds tensors, which have to be
-/// results of their own.
+/// A result of one of these types; None when it does not fit. A container of tensors is none: what they share and their
+/// gradients are known only of results of their own.
 ///
 /// # Safety
 /// Live object, lock held.
 pub unsafe fn result(ty: &ArgType, obj: Obj) -> Result<Option<Value>> {
-    let mut tensors = Tensors::default();
     // SAFETY: as above.
-    unsafe {
-        let Some(made) = convert(ty, obj, &mut tensors)? else { return Ok(None) };
-        let made = Made(made);
-        Ok((!tensors.any).then(|| Value::Host(types::opaque(made.0))))
+    match unsafe { carried(ty, obj)? } {
+        Some(Value::Host(h)) if !h.tensors().is_empty() => {
+            Err(Error::argument("TP3202", "it holds a tensor: declare every tensor as a result of its own"))
+        }
+        other => Ok(other),
     }
 }
 
-/// What was met on the way down.
-#[derive(Default)]
-struct Tensors {
-    any: bool,
-    with_grad: bool,
+unsafe fn carried(ty: &ArgType, obj: Obj) -> Result<Option<Value>> {
+    // SAFETY: live objects.
+    unsafe {
+        let Some(made) = convert(ty, obj)? else { return Ok(None) };
+        let made = Made(made);
+        match plain(made.0)? {
+            Some(value) => Ok(Some(value)),
+            None => Ok(Some(Value::Host(types::opaque(made.0, nest::tensors_in(made.0)?)))),
+        }
+    }
+}
+
+/// A tensor, or a number or text of Python's own, as a value that every layer knows.
+unsafe fn plain(obj: Obj) -> Result<Option<Value>> {
+    // SAFETY: live object.
+    unsafe {
+        if shell::is_tensor(obj) {
+            return Ok(Some(Value::Tensor(shell::tensor_of(obj).clone())));
+        }
+        let ty = x::type_of(obj);
+        Ok(match ty {
+            t if t == &raw mut ffi::PyBool_Type => Some(Value::Bool(obj == ffi::Py_True())),
+            t if t == &raw mut ffi::PyFloat_Type => Some(Value::Float(ffi::PyFloat_AsDouble(obj))),
+            // One that needs more bits stays an object.
+            t if t == &raw mut ffi::PyLong_Type => convert::int(obj).ok().flatten().map(Value::Int),
+            t if t == &raw mut ffi::PyUnicode_Type => x::str_of(obj).map(|s| Value::Str(s.into())),
+            _ => None,
+        })
+    }
 }
 
 /// An owned reference.
@@ -67,7 +89,7 @@ impl Drop for Made {
 }
 
 /// A new reference to what a kernel gets for `obj`; None when it does not fit.
-unsafe fn convert(ty: &ArgType, obj: Obj, tensors: &mut Tensors) -> Result<Option<Obj>> {
+unsafe fn convert(ty: &ArgType, obj: Obj) -> Result<Option<Obj>> {
     use ArgType as T;
     // SAFETY: live objects; every new reference is owned by the container or given out.
     unsafe {
@@ -75,18 +97,12 @@ unsafe fn convert(ty: &ArgType, obj: Obj, tensors: &mut Tensors) -> Result<Optio
         let made = |v: Option<Value>| v.map(|v| convert::value_to_object(&v)).filter(|o| !o.is_null());
         Ok(match ty {
             T::Any | T::AnyEnumType | T::AnyClassType | T::Class(_) | T::Var(_) | T::Capsule => {
-                if shell::is_tensor(obj) {
-                    tensors.meet(obj);
-                }
                 Some(itself())
             }
             T::NoneType => (obj == ffi::Py_None()).then(itself),
             T::Optional(_) if obj == ffi::Py_None() => Some(itself()),
-            T::Optional(inner) => convert(inner, obj, tensors)?,
-            T::Tensor => shell::is_tensor(obj).then(|| {
-                tensors.meet(obj);
-                itself()
-            }),
+            T::Optional(inner) => convert(inner, obj)?,
+            T::Tensor => shell::is_tensor(obj).then(itself),
             T::Int | T::SymInt => made(convert::int(obj)?.map(Value::Int)),
             T::Float => made(convert::float(obj)?.map(Value::Float)),
             T::Bool | T::SymBool => made(convert::boolean(obj)?.map(Value::Bool)),
@@ -102,22 +118,22 @@ unsafe fn convert(ty: &ArgType, obj: Obj, tensors: &mut Tensors) -> Result<Optio
                 let items =
                     convert::sequence(obj).filter(|v| size.is_none_or(|n| n < 2 || n as usize == v.len()));
                 match items {
-                    Some(items) => list(items.iter().map(|&o| (&**element, o)), tensors)?,
+                    Some(items) => list(items.iter().map(|&o| (&**element, o)))?,
                     None => None,
                 }
             }
             T::Tuple(types) => match convert::sequence(obj).filter(|v| v.len() == types.len()) {
                 Some(items) => {
-                    let made = list(types.iter().zip(items.iter().copied()), tensors)?.map(Made);
+                    let made = list(types.iter().zip(items.iter().copied()))?.map(Made);
                     made.map(|made| ffi::PyList_AsTuple(made.0))
                 }
                 None => None,
             },
-            T::Dict(pair) => dict(&pair.0, &pair.1, obj, tensors)?,
+            T::Dict(pair) => dict(&pair.0, &pair.1, obj)?,
             T::Union(members) => {
                 let best = members.iter().filter_map(|ty| Some((rank::cost(ty, obj)?, ty)));
                 match best.min_by_key(|(cost, _)| *cost) {
-                    Some((_, ty)) => convert(ty, obj, tensors)?,
+                    Some((_, ty)) => convert(ty, obj)?,
                     None => None,
                 }
             }
@@ -127,24 +143,13 @@ unsafe fn convert(ty: &ArgType, obj: Obj, tensors: &mut Tensors) -> Result<Optio
     }
 }
 
-impl Tensors {
-    unsafe fn meet(&mut self, obj: Obj) {
-        self.any = true;
-        // SAFETY: a live tensor.
-        self.with_grad |= unsafe { shell::tensor_of(obj).requires_grad() };
-    }
-}
-
-unsafe fn list<'t>(
-    items: impl Iterator<Item = (&'t ArgType, Obj)>,
-    tensors: &mut Tensors,
-) -> Result<Option<Obj>> {
+unsafe fn list<'t>(items: impl Iterator<Item = (&'t ArgType, Obj)>) -> Result<Option<Obj>> {
     // SAFETY: a fresh list that nobody else sees; items are kept alive by reading them before anything runs.
     unsafe {
         let items: Vec<(&ArgType, Made)> = items.map(|(ty, o)| (ty, Made(ffi::Py_NewRef(o)))).collect();
         let made = Made(ffi::PyList_New(0));
         for (ty, obj) in items {
-            let Some(item) = convert(ty, obj.0, tensors)?.map(Made) else { return Ok(None) };
+            let Some(item) = convert(ty, obj.0)?.map(Made) else { return Ok(None) };
             if ffi::PyList_Append(made.0, item.0) < 0 {
                 return Err(error::fetch());
             }
@@ -153,7 +158,7 @@ unsafe fn list<'t>(
     }
 }
 
-unsafe fn dict(key: &ArgType, value: &ArgType, obj: Obj, tensors: &mut Tensors) -> Result<Option<Obj>> {
+unsafe fn dict(key: &ArgType, value: &ArgType, obj: Obj) -> Result<Option<Obj>> {
     // SAFETY: the list of items is ours; the dict is fresh.
     unsafe {
         if ffi::PyDict_Check(obj) == 0 {
@@ -162,10 +167,10 @@ unsafe fn dict(key: &ArgType, value: &ArgType, obj: Obj, tensors: &mut Tensors) 
         let (items, made) = (Made(ffi::PyDict_Items(obj)), Made(ffi::PyDict_New()));
         for i in 0..ffi::PyList_Size(items.0) {
             let item = ffi::PyList_GetItem(items.0, i);
-            let Some(k) = convert(key, ffi::PyTuple_GetItem(item, 0), tensors)?.map(Made) else {
+            let Some(k) = convert(key, ffi::PyTuple_GetItem(item, 0))?.map(Made) else {
                 return Ok(None);
             };
-            let Some(v) = convert(value, ffi::PyTuple_GetItem(item, 1), tensors)?.map(Made) else {
+            let Some(v) = convert(value, ffi::PyTuple_GetItem(item, 1))?.map(Made) else {
                 return Ok(None);
             };
             if ffi::PyDict_SetItem(made.0, k.0, v.0) < 0 {

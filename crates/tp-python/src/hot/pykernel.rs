@@ -86,7 +86,7 @@ impl PyKernel {
         unsafe {
             if shell::is_tensor(out) {
                 let out = shell::unwrap(out);
-                return if check::is_new(call, &out) { Ok(out) } else { self.checked(call, out) };
+                return if check::is_result(call, &out) { Ok(out) } else { self.checked(call, out) };
             }
             let mut rets = Rets::new();
             results::take(call, self.role, out, &mut rets)?;
@@ -97,7 +97,7 @@ impl PyKernel {
     /// A result that may be no new tensor.
     #[cold]
     fn checked(&self, call: &Call<'_>, out: Tensor) -> Result<Tensor> {
-        check::check_outputs(call, &smallvec![Value::Tensor(out.clone())], self.role.text())?;
+        check::check_results(call, &smallvec![Value::Tensor(out.clone())])?;
         Ok(out)
     }
 
@@ -118,7 +118,7 @@ impl PyKernel {
         }
         // SAFETY: an owned result.
         unsafe { results::take(call, self.role, out, rets)? };
-        if self.role == Role::Kernel { check::check_outputs(call, rets, self.role.text()) } else { Ok(()) }
+        if self.role == Role::Kernel { check::check_results(call, rets) } else { Ok(()) }
     }
 }
 
@@ -146,7 +146,7 @@ impl PyKernel {
             }
         }
         *rets = outputs;
-        Ok(())
+        check::check_results(call, rets)
     }
 }
 
