@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 import pkgutil
 import subprocess
@@ -71,3 +72,24 @@ def test_contexts_and_handles_print_what_they_are(ns: str) -> None:
     assert repr(hook) == "<removed hook on the gradient of tp::mul.Scalar>"
     with shown["trace()"]:
         assert repr(shown["trace()"]) == "<trace, entered 1 deep>"
+
+
+def test_help_says_what_a_function_computes_and_what_comes_out() -> None:
+    """W17: operands, broadcasting, promotion, shape and dtype, then every overload; `inspect` reads the signature."""
+    said = tp.add.__doc__ or ""
+    assert said.startswith(
+        "For each element: x1 + x2. The operands broadcast together; their dtypes promote."
+    )
+    assert "Shape: the broadcast one. dtype: the promoted one." in said
+    assert said.endswith(
+        "tp::add(Tensor x1, Tensor x2) -> Tensor\n"
+        "tp::add.Scalar(Tensor x1, Scalar x2) -> Tensor\n"
+        "tp::add.ScalarLeft(Scalar x1, Tensor x2) -> Tensor"
+    )
+    assert "int64 for ints and bool" in (tp.sum.__doc__ or "")
+    assert (tp.Tensor.sum.__doc__ or "").startswith(
+        "`tp.sum` with this tensor as its first operand.\n\ntp::sum("
+    )
+    assert str(inspect.signature(tp.sum)) == "(x, axis=None, *, dtype=None, keepdims=False)"
+    brief = [n for n in functions.__all__ if not (getattr(tp, n).__doc__ or "").splitlines()[0].endswith(".")]
+    assert brief == []

@@ -2,7 +2,7 @@
 
 Lives here: the builtins themselves, for a Python wrapper would cost more than most calls, and the few functions whose
 arguments an op cannot take as they are (`approximate=`, one-sided `clamp`, `copy=`). Not here: tensors from and to
-other libraries (the extension) and what an op does (its schema is its docstring).
+other libraries (the extension) and what an op does (its docstring, made from its row in the op table).
 """
 
 from __future__ import annotations

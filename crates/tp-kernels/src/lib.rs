@@ -4,6 +4,7 @@
 
 mod aliases;
 pub mod cpu;
+mod docs;
 pub mod draws;
 pub mod fake;
 pub mod ops;
@@ -12,4 +13,5 @@ pub mod register;
 pub mod row;
 
 pub use aliases::ALIASES;
+pub use docs::describe;
 pub use register::{NAMESPACE, register_all};

@@ -96,12 +96,12 @@ fn implementation(row: &Row, params: &Params) -> Result<Implementation> {
         Cpu::Fn(f) => (Kernel::Fn(f), given, None),
         Cpu::Short(f, short) => (Kernel::Object(Arc::new(WithShort { f, short })), given, None),
         Cpu::Pointwise(scalars) => {
-            let expr = parse(&scalars, params)?;
+            let expr = scalar_expr(&scalars, params)?;
             let kernel = PointwiseKernel { function: Elementwise::new(expr.clone()), short: scalars.short };
             (Kernel::Object(Arc::new(kernel)), FakeRule::Fn(fake::pointwise::rule), Some(expr))
         }
         Cpu::InPlace(scalars) => {
-            let expr = parse(&scalars, params)?;
+            let expr = scalar_expr(&scalars, params)?;
             let kernel = InPlaceKernel { function: Elementwise::new(expr.clone()) };
             let rule = FakeRule::Object(Arc::new(fake::inplace::Rule(expr)));
             (Kernel::Object(Arc::new(kernel)), rule, None)
@@ -110,7 +110,7 @@ fn implementation(row: &Row, params: &Params) -> Result<Implementation> {
 }
 
 /// The expression over the op's tensors and numbers in schema order.
-fn parse(scalars: &Scalars, params: &Params) -> Result<Arc<ScalarExpr>> {
+pub(crate) fn scalar_expr(scalars: &Scalars, params: &Params) -> Result<Arc<ScalarExpr>> {
     let operands = params.all.iter().filter(|p| matches!(p.kind, ParamKind::Tensor | ParamKind::Scalar));
     let declared: Vec<&str> = operands
         .map(|p| {

@@ -35,6 +35,9 @@ pub struct Row {
     pub cpu: Cpu,
     pub grad: GradSpec,
     pub tags: &'static [&'static str],
+    /// What it computes, and what shape and dtype come out where the schema does not say. Empty where the scalar
+    /// expression says it: see `docs`.
+    pub doc: &'static str,
     pub file: &'static str,
     pub line: u32,
 }
@@ -45,9 +48,9 @@ pub const MUTATES: Effects = Effects { mutates: true, ..Effects::PURE };
 /// Gradient of steps: zero, of the gradient's dtype, whatever the gradient is.
 pub const ZERO_GRAD: &str = "select(false, grad, 0)";
 
-/// `op!(["schema", ...], fake, cpu, grad)`: a row with a kernel function.
+/// `op!(["schema", ...], fake, cpu, grad, doc = "...")`: a row with a kernel function.
 macro_rules! op {
-    ($schemas:expr, $fake:expr, $cpu:expr, $grad:expr $(, short = $short:expr)? $(, effects = $effects:expr)? $(, tags = $tags:expr)?) => {
+    ($schemas:expr, $fake:expr, $cpu:expr, $grad:expr $(, short = $short:expr)? $(, effects = $effects:expr)? $(, tags = $tags:expr)? $(, doc = $doc:expr)?) => {
         $crate::row::Row {
             schemas: &$schemas,
             effects: $crate::row::first([$($effects,)? tp_dispatch::Effects::PURE]),
@@ -58,6 +61,7 @@ macro_rules! op {
             ),
             grad: $grad,
             tags: $crate::row::first_tags([$(&$tags,)? &[]]),
+            doc: $crate::row::first_doc([$($doc,)? ""]),
             file: file!(),
             line: line!(),
         }
@@ -66,7 +70,7 @@ macro_rules! op {
 
 /// `pointwise!(["schema", ...], "expression", grad)`: a row that is one scalar function.
 macro_rules! pointwise {
-    ($schemas:expr, $expr:expr, $grad:expr $(, typed = $typed:expr)? $(, short = $short:expr)? $(, tags = $tags:expr)?) => {
+    ($schemas:expr, $expr:expr, $grad:expr $(, typed = $typed:expr)? $(, short = $short:expr)? $(, tags = $tags:expr)? $(, doc = $doc:expr)?) => {
         $crate::row::Row {
             schemas: &$schemas,
             effects: tp_dispatch::Effects::PURE,
@@ -78,6 +82,7 @@ macro_rules! pointwise {
             }),
             grad: $grad,
             tags: $crate::row::first_tags([$(&$tags,)? &[]]),
+            doc: $crate::row::first_doc([$($doc,)? ""]),
             file: file!(),
             line: line!(),
         }
@@ -100,6 +105,10 @@ pub const fn cpu(f: KernelFn, short: Option<ShortFn>) -> Cpu {
 }
 
 pub const fn first_tags<const N: usize>(given: [&'static [&'static str]; N]) -> &'static [&'static str] {
+    given[0]
+}
+
+pub const fn first_doc<const N: usize>(given: [&'static str; N]) -> &'static str {
     given[0]
 }
 

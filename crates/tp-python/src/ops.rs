@@ -380,8 +380,9 @@ pub(crate) fn kernel_of(op: OpHandle, slot: Slot, name: Option<&str>) -> Option<
     op.kernels().into_iter().rev().find(|k| k.slot == slot && name.is_none_or(|n| n == k.name()))
 }
 
-/// The schema, behind a signature that `inspect` reads where its defaults are literals of Python.
-fn documentation(name: &str, def: &OpDef) -> String {
+/// What the op computes and the schemas of its overloads, behind a signature that `inspect` reads where its defaults are
+/// literals of Python.
+fn documentation(name: &str, def: &OpDef, schemas: &[String]) -> String {
     let mut parts: Vec<String> = Vec::new();
     for (i, p) in def.params.all.iter().enumerate() {
         if i == def.params.positional {
@@ -392,7 +393,8 @@ fn documentation(name: &str, def: &OpDef) -> String {
             Some(v) => format!("{}={}", p.name, literal(v)),
         });
     }
-    format!("{name}({})\n--\n\n{}", parts.join(", "), def.schema)
+    let said = tp_kernels::describe(name).unwrap_or_default();
+    format!("{name}({})\n--\n\n{said}\n\n{}", parts.join(", "), schemas.join("\n"))
 }
 
 fn literal(v: &Value) -> String {
@@ -446,15 +448,18 @@ pub fn install_builtins(m: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = m.py();
     let functions = PyDict::new(py);
     // Definition order matters within a name: the default overload is the first a call is tried on.
-    let mut ops = Registry::global().list(Some("tp"));
-    ops.sort_by_key(|op| op.id());
-    for op in ops {
+    let mut all = Registry::global().list(Some("tp"));
+    all.sort_by_key(|op| op.id());
+    for &op in &all {
         let object = op_object(py, op)?;
         let name = base_name(op.name()).trim_start_matches("tp::");
         if functions.contains(name)? {
             continue;
         }
-        let doc = op.def().map(|d| documentation(name, &d)).unwrap_or_default();
+        let forms: Vec<String> = (all.iter().filter(|o| base_name(o.name()) == base_name(op.name())))
+            .filter_map(|o| o.def().map(|d| d.schema.to_string()))
+            .collect();
+        let doc = op.def().map(|d| documentation(name, &d, &forms)).unwrap_or_default();
         // SAFETY: an op object, lock held.
         let f = unsafe {
             Bound::from_owned_ptr_or_err(

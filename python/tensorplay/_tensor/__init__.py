@@ -2,7 +2,7 @@
 
 Lives here: conversion, moving between devices, notebook display, and short forms of ops. Not here: operators, indexing,
 reductions and other methods of the hot path (the extension), copies and pickles (`copying`), and what an op computes
-(its schema is its docstring).
+(the docstring of its function).
 """
 
 from __future__ import annotations

@@ -13,19 +13,22 @@ pub static ROWS: &[Row] = &[
         ["empty(SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(|call| fake::fresh(fake::sized(call)?)),
         create::empty,
-        NONE
+        NONE,
+        doc = "A new tensor whose elements are whatever the memory holds. dtype: float32 unless given."
     ),
     op!(
         ["zeros(SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(|call| fake::fresh(fake::sized(call)?)),
         create::zeros,
-        NONE
+        NONE,
+        doc = "A new tensor of zeros. dtype: float32 unless given."
     ),
     op!(
         ["ones(SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(|call| fake::fresh(fake::sized(call)?)),
         create::ones,
-        NONE
+        NONE,
+        doc = "A new tensor of ones. dtype: float32 unless given."
     ),
     op!(
         [
@@ -33,7 +36,9 @@ pub static ROWS: &[Row] = &[
         ],
         Some(|call| fake::fresh(fake::full(call)?)),
         create::full,
-        NONE
+        NONE,
+        doc =
+            "A new tensor filled with one number. dtype: the number's (int64, float32 or bool) unless given."
     ),
     op!(
         [
@@ -41,44 +46,51 @@ pub static ROWS: &[Row] = &[
         ],
         Some(|call| Ok(smallvec![FakeOut::Spec(fake::strided(call)?)])),
         create::empty_strided,
-        NONE
+        NONE,
+        doc = "A new tensor with these strides (in elements), its elements whatever the memory holds."
     ),
     // Like a tensor: contiguous, whatever the strides of that tensor.
     op!(
         ["empty_like(Tensor x, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(|call| fake::fresh(fake::like(call)?)),
         create::empty_like,
-        NONE
+        NONE,
+        doc = "A new tensor like `x`, its elements whatever the memory holds. Shape, layout, dtype and device: those of `x` unless given."
     ),
     op!(
         ["zeros_like(Tensor x, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(|call| fake::fresh(fake::like(call)?)),
         create::zeros_like,
-        NONE
+        NONE,
+        doc = "A new tensor of zeros like `x`. Shape, layout, dtype and device: those of `x` unless given."
     ),
     op!(
         ["ones_like(Tensor x, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(|call| fake::fresh(fake::like(call)?)),
         create::ones_like,
-        NONE
+        NONE,
+        doc = "A new tensor of ones like `x`. Shape, layout, dtype and device: those of `x` unless given."
     ),
     op!(
         ["full_like(Tensor x, Scalar fill_value, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(|call| fake::fresh(fake::full_like(call)?)),
         create::full_like,
-        NONE
+        NONE,
+        doc = "A new tensor like `x` filled with one number. Shape, layout, dtype and device: those of `x` unless given."
     ),
     op!(
         ["new_empty(Tensor x, SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(|call| fake::fresh(fake::new_sized(call)?)),
         create::new_empty,
-        NONE
+        NONE,
+        doc = "A new tensor with the dtype and device of `x`, its elements whatever the memory holds."
     ),
     op!(
         ["new_zeros(Tensor x, SymInt[1] shape, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(|call| fake::fresh(fake::new_sized(call)?)),
         create::new_zeros,
-        NONE
+        NONE,
+        doc = "A new tensor of zeros with the dtype and device of `x`."
     ),
     // Sequences.
     op!(
@@ -87,7 +99,8 @@ pub static ROWS: &[Row] = &[
         ],
         Some(|call| fake::fresh(fake::arange(call)?)),
         create::arange,
-        NONE
+        NONE,
+        doc = "The numbers from `start` up to, but without, `stop` in steps of `step`; one number alone is `stop`. dtype: int64 for ints, else float32, unless given."
     ),
     op!(
         [
@@ -95,7 +108,8 @@ pub static ROWS: &[Row] = &[
         ],
         Some(|call| fake::fresh(fake::linspace(call)?)),
         create::linspace,
-        NONE
+        NONE,
+        doc = "`num` evenly spaced numbers from `start` to `stop`, which is the last one unless `endpoint=False`. dtype: float32 unless given."
     ),
     op!(
         [
@@ -103,7 +117,8 @@ pub static ROWS: &[Row] = &[
         ],
         Some(|call| fake::fresh(fake::eye(call)?)),
         create::eye,
-        NONE
+        NONE,
+        doc = "A matrix with ones on diagonal `k` (0 the main one, above it positive) and zeros elsewhere. dtype: float32 unless given."
     ),
     // Random numbers, from the generator that `random::manual_seed` seeds.
     op!(
@@ -113,7 +128,9 @@ pub static ROWS: &[Row] = &[
         Some(|call| fake::fresh(fake::random(call)?)),
         create::normal,
         NONE,
-        effects = RANDOM
+        effects = RANDOM,
+        doc =
+            "Random numbers of a normal distribution. dtype: float32 unless given. `manual_seed` fixes them."
     ),
     op!(
         [
@@ -122,7 +139,8 @@ pub static ROWS: &[Row] = &[
         Some(|call| fake::fresh(fake::random(call)?)),
         create::uniform,
         NONE,
-        effects = RANDOM
+        effects = RANDOM,
+        doc = "Random numbers spread evenly over [low, high). dtype: float32 unless given. `manual_seed` fixes them."
     ),
     op!(
         [
@@ -131,6 +149,7 @@ pub static ROWS: &[Row] = &[
         Some(|call| fake::fresh(fake::randint(call)?)),
         create::randint,
         NONE,
-        effects = RANDOM
+        effects = RANDOM,
+        doc = "Random whole numbers in [low, high). dtype: int64 unless given. `manual_seed` fixes them."
     ),
 ];

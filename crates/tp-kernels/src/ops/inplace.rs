@@ -19,6 +19,7 @@ macro_rules! inplace {
             cpu: Cpu::InPlace(Scalars { expr: $expr, typed: &[], short: None }),
             grad: $grad,
             tags: &[concat!("inplace=tp::", $name)],
+            doc: "",
             file: file!(),
             line: line!(),
         }
@@ -53,20 +54,23 @@ pub static ROWS: &[Row] = &[
         Some(fake::copy_),
         cpu::copy_,
         Expr(&[Some(ZERO_GRAD), Some("grad")]),
-        effects = MUTATES
+        effects = MUTATES,
+        doc = "Writes `source`, broadcast and converted to the dtype of `x`, to `x`. Returns `x`."
     ),
     op!(
         ["fill_(Tensor(a!) x, Scalar value) -> Tensor(a!)"],
         Some(fake::fill_),
         cpu::fill_,
         Expr(&[Some(ZERO_GRAD), None]),
-        effects = MUTATES
+        effects = MUTATES,
+        doc = "Writes one number to every element of `x`. Returns `x`."
     ),
     op!(
         ["zero_(Tensor(a!) x) -> Tensor(a!)"],
         Some(fake::zero_),
         cpu::zero_,
         Expr(&[Some(ZERO_GRAD)]),
-        effects = MUTATES
+        effects = MUTATES,
+        doc = "Writes zero to every element of `x`. Returns `x`."
     ),
 ];

@@ -47,6 +47,7 @@ pub static ROWS: &[Row] = &[
         Some(fake::pointwise::astype),
         cpu::cast::astype,
         Rule("astype"),
-        tags = ["cast"]
+        tags = ["cast"],
+        doc = "The elements converted to another dtype; a new tensor."
     ),
 ];

@@ -72,7 +72,7 @@ pub static ROWS: &[Row] = &[
     unary!("floor", "floor(x)", Expr(&[Some(ZERO_GRAD)])),
     unary!("ceil", "ceil(x)", Expr(&[Some(ZERO_GRAD)])),
     unary!("trunc", "trunc(x)", Expr(&[Some(ZERO_GRAD)])),
-    unary!("round", "rint(x)", Expr(&[Some(ZERO_GRAD)])),
+    unary!("round", "rint(x)", Expr(&[Some(ZERO_GRAD)]), doc = "Halves go to the even neighbour."),
     // Questions.
     unary!("isnan", "isnan(x)", BOOLEAN),
     unary!("isinf", "isinf(x)", BOOLEAN),

@@ -291,7 +291,7 @@ fn entry(name: &str, ml_meth: ffi::PyMethodDefPointer, ml_flags: i32, doc: &str)
     ffi::PyMethodDef { ml_name: leak(name), ml_meth, ml_flags, ml_doc: leak(doc) }
 }
 
-/// `sum($self, /, axis=None, *, keepdims=False)`, then the schema.
+/// `sum($self, /, axis=None, *, keepdims=False)`, then the function that says the rest, and the schema.
 fn doc(name: &str, def: &OpDef) -> String {
     let params = &def.params;
     let mut parts = vec!["$self".to_string(), "/".to_string()];
@@ -304,7 +304,9 @@ fn doc(name: &str, def: &OpDef) -> String {
             None => p.name.to_string(),
         });
     }
-    format!("{name}({})\n--\n\n{}", parts.join(", "), def.schema)
+    let schema = def.schema.to_string();
+    let op = schema.split(['.', '(']).next().unwrap_or(name).replace("::", ".");
+    format!("{name}({})\n--\n\n`{op}` with this tensor as its first operand.\n\n{schema}", parts.join(", "))
 }
 
 /// The table of the type, ended by an empty entry.
