@@ -148,6 +148,15 @@ def test_a_kernel_over_another_one_names_the_line_of_the_registration(
         lib.impl("warns", lambda x: tp.mul(x, 3.0), "CompositeExplicitAutograd", allow_override=True)
 
 
+def test_a_library_made_again_names_its_line(ns: str) -> None:
+    made = []
+    with one_warning("was made again") as line:
+        for _ in range(2):
+            line.append(here() + 1)
+            made.append(library.Library(ns, "DEF"))
+    assert [lib.alive for lib in made] == [False, True]
+
+
 def test_no_warning_counts_frames() -> None:
     """Each `warnings.warn` of the package asks for the user's line."""
     calls = [
