@@ -28,6 +28,7 @@ __all__ = [
     "IndexOutOfRangeError",
     "InternalError",
     "InvalidValueError",
+    "KernelNotFoundError",
     "NoKernelError",
     "OpCheckError",
     "OutOfMemoryError",
@@ -79,6 +80,10 @@ class SchemaError(TensorPlayError, ValueError):
 
 class RegistrationError(TensorPlayError, RuntimeError):
     """A duplicate, an unknown op, a wrong slot, or use after unregistration."""
+
+
+class KernelNotFoundError(RegistrationError, LookupError):
+    """No kernel is registered where one was asked for."""
 
 
 class ArgumentError(TensorPlayError, TypeError):

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay._batching import Level, active, from_bottom, peel, to_bottom
 from tensorplay._native import Tensor
 from tensorplay._tree import Structure, flatten, unflatten
@@ -58,6 +58,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
 
     Cotangents are nested like the output and have its shapes. `pull` may be called any number of times.
     """
+    _arguments.function("vjp", "func", func)
     if not primals:
         raise ArgumentError("vjp needs at least one primal to differentiate at", code="TP3411")
     run = _Run("vjp", func, tuple(range(len(primals))), has_aux, primals, {})
@@ -88,6 +89,8 @@ def jvp(func: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any
     cotangents, and pulling the tangents back through *it* gives the product. So a backward rule on the way has to be
     differentiable itself; one that is not is an AutogradError, never a tangent of zeros.
     """
+    primals = _arguments.items("jvp", "primals", primals)
+    tangents = _arguments.items("jvp", "tangents", tangents)
     if len(primals) != len(tangents):
         raise ArgumentError(f"{len(primals)} primals and {len(tangents)} tangents", code="TP3412")
     output, pull = vjp(func, *primals)

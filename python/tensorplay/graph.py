@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay.outcome import Record
 
 __all__ = ["Graph", "Node", "TensorSpec", "capture", "parameter_names", "parse"]
@@ -70,6 +70,7 @@ def capture(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
     ``CaptureError`` with the user's line for what cannot be captured: reading a tensor's value, or an operator
     without a fake rule.
     """
+    _arguments.function("capture", "fn", fn)
     return _native.capture_function(fn, args, kwargs or None, parameter_names(fn))
 
 

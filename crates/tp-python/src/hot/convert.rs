@@ -105,6 +105,9 @@ unsafe fn wrong(op: &str, p: &Param, obj: Obj) -> Error {
     } else if matches!(p.kind, ParamKind::Ints | ParamKind::Floats) && got == "generator" {
         e = e.note("a generator is consumed by reading it: pass list(...)");
     }
+    if let Some(way) = nested::stand_in(p) {
+        e = e.note(way);
+    }
     e.with_op(op)
 }
 
