@@ -45,6 +45,7 @@ ONE_THREAD = {
     "test_peer_report.py": "reads reports",
     "test_random_calls.py": "passes, but four times its examples take a minute",
     "test_verify.py": "its ops have fixed names",
+    "test_wrong_arguments.py": "its ops have fixed names, and it sets modes of the process",
     "test_verify_faults.py": "its ops have fixed names",
     "test_verify_more_faults.py": "its ops have fixed names",
     "test_verify_second_look.py": "its ops have fixed names",

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
-from tensorplay import _native, _op, _waiting, ops
+from tensorplay import _arguments, _native, _op, _waiting, ops
 from tensorplay._infer import infer_schema, mutated_names
 from tensorplay._native import CustomOpDef, Schema
 from tensorplay._places import caller, place_of, stack_level
@@ -24,6 +24,7 @@ from tensorplay._record import (
     labels,
     layouts,
     record_of,
+    require_library,
     schema_of,
     slots,
 )
@@ -35,6 +36,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
+_NAMESPACE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _RESERVED = frozenset({"tp", "tensorplay", "prim"})
 _EFFECTS = ("random", "ordered")
 
@@ -134,6 +136,23 @@ def document(op: CustomOpDef, fn: Callable[..., Any]) -> None:
     op.__wrapped__ = fn
 
 
+def check_namespace(ns: str) -> None:
+    """Refuses what is no identifier, and namespaces that are taken."""
+    _arguments.string("Library", "ns", ns, "the name of a namespace")
+    if not _NAMESPACE.fullmatch(ns):
+        raise SchemaError(
+            f"{ns!r} is no namespace: it must be one identifier",
+            code="TP1323",
+            notes=("ops are named within it: Library('ns', 'DEF').define('name(Tensor x) -> Tensor')",),
+        )
+    if ns in _RESERVED:
+        raise RegistrationError(
+            f"the namespace '{ns}' is reserved for built-in ops: choose one of your own",
+            code="TP1324",
+            notes=("kernels for built-in ops are registered with Library('tp', 'IMPL')",),
+        )
+
+
 def check_name(name: str) -> None:
     """Refuses what is not `ns::name`, and namespaces that are taken."""
     if not isinstance(name, str):
@@ -165,6 +184,8 @@ def op_schema(
     tags: Sequence[str],
 ) -> Schema:
     """The schema of `fn`: as given, checked against the function and `mutates_args`, or inferred."""
+    if text is not None:
+        _arguments.string(name, "schema", text, "the text of a schema")
     if text is None:
         inferred = infer_schema(fn, mutates_args=mutates_args, op_name=name, tags=tags)
         return _without_keyword_tensors(Schema.parse(inferred), tags)
@@ -346,9 +367,20 @@ def define(
     override: bool = False,
 ) -> CustomOpDef:
     """Defines an op by its schema text: `define("ns::f", "(Tensor x) -> Tensor")` or `define("ns::f(Tensor x) -> Tensor")`."""
+    require_library("define", lib)
+    _arguments.string("define", "qualname", qualname, "the text of a schema")
+    if schema is not None:
+        _arguments.string("define", "schema", schema, "the text of a schema")
     text = qualname if schema is None else f"{qualname}{schema}"
     parsed = Schema.parse(text)
     check_name(parsed.name)
+    if parsed.overload and hasattr(CustomOpDef, parsed.overload):
+        raise SchemaError(
+            f"no overload can be called {parsed.overload!r}: op objects have an attribute of that name",
+            code="TP1338",
+            op=parsed.name,
+            notes=("choose another name, for example with a trailing underscore",),
+        )
     record = Record(caller(), "op", devices=())
     op, registration = define_record(
         parsed, record, _effects(effects, deterministic), labels(tags, None, "tag"), override

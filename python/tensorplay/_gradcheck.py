@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay._gradcheck_compare import Options, compare
 from tensorplay._native import Tensor
 from tensorplay.backends import base
@@ -49,7 +49,7 @@ def gradcheck(
     _require_backward(
         check_batched_grad, check_batched_forward_grad, check_forward_ad, check_backward_ad, masked
     )
-    values = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    values = _values("gradcheck", func, inputs)
     options = Options(
         eps, atol, rtol, nondet_tol, _name(func), check_undefined_grad, check_grad_dtypes, fast_mode
     )
@@ -80,7 +80,7 @@ def gradgradcheck(
     """
     base.require_package("numpy", "gradgradcheck")
     _require_backward(check_batched_grad, False, check_fwd_over_rev, check_rev_over_rev, masked)
-    values = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    values = _values("gradgradcheck", func, inputs)
     outputs = _outputs(func, values)
     if grad_outputs is None:
         cotangents = [_random(o.shape, seed) for seed, o in enumerate(outputs)]
@@ -103,6 +103,14 @@ def gradgradcheck(
         eps, atol, rtol, nondet_tol, name, check_undefined_grad, check_grad_dtypes, fast_mode, taped=True
     )
     return _verdict(gradient, (*values, *cotangents), options, raise_exception)
+
+
+def _values(owner: str, func: Any, inputs: Any) -> tuple[Any, ...]:
+    _arguments.function(owner, "func", func)
+    wanted = "a Tensor, or a tuple of arguments"
+    return (
+        (inputs,) if isinstance(inputs, Tensor) else tuple(_arguments.items(owner, "inputs", inputs, wanted))
+    )
 
 
 def _require_backward(

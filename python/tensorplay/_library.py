@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
-from tensorplay import _definitions, _native, _op, _waiting
+from tensorplay import _arguments, _definitions, _native, _waiting
 from tensorplay._native import CustomOpDef
 from tensorplay._places import Place, caller, place_of, stack_level
-from tensorplay._record import full_name
+from tensorplay._record import full_name, kernel_slot, require_library
 from tensorplay.errors import RegistrationError, SchemaError
 
 __all__ = ["Library", "impl"]
@@ -33,12 +33,13 @@ class Library:
     """
 
     def __init__(self, ns: str, kind: str, dispatch_key: str = "") -> None:
-        if kind not in _KINDS:
+        if not isinstance(kind, str) or kind not in _KINDS:
             raise SchemaError(
                 f"the kind of a library is one of {', '.join(_KINDS)}, got {kind!r}", code="TP1330"
             )
         if kind != "IMPL":
-            _definitions.check_name(f"{ns}::op")
+            _definitions.check_namespace(ns)
+        _arguments.string("Library", "ns", ns, "the name of a namespace")
         self.ns, self.kind, self.dispatch_key = ns, kind, dispatch_key
         self._place = caller()
         self._undo: list[Callable[[], None]] = []
@@ -153,7 +154,7 @@ class Library:
                 f"{target}: gradients are given by register_autograd, not by a kernel for {key!r}",
                 code="TP1334",
             )
-        slot = _op.kernel_slot(key)
+        slot = kernel_slot(key)
         place = place_of(fn)
         before = self._implemented.get((target, slot))
         if before is not None and not (allow_override or place.same_as(before)):
@@ -224,8 +225,10 @@ def impl(
     """Registers a kernel for an op by name: `impl("ns::f", "cpu", fn)`. Without `func` a decorator."""
     if func is None:
         return lambda f: impl(qualname, types, f, lib=lib)
-    keys = [types] if types is None or isinstance(types, str) else list(types)
-    devices = [_op.kernel_slot(key) for key in keys]
+    require_library("impl", lib)
+    one = types is None or isinstance(types, (str, _native.device))
+    keys: list[Any] = [types] if one else _arguments.items("impl", "types", types, "a device type or several")
+    devices = [kernel_slot(key) for key in keys]
     target = full_name(qualname)
     _waiting.register_or_wait(_waiting.Pending(target, func, place_of(func), slots=devices, lib=lib))
     return func

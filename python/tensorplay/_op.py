@@ -15,17 +15,26 @@ from tensorplay._layout import contiguous_gradients, with_layout
 from tensorplay._native import CustomOpDef
 from tensorplay._places import place_of, stack_level
 from tensorplay._record import (
+    binds_as,
     check_accepts,
     check_binds,
     full_name,
+    kernel_slot,
     layouts,
     record_of,
     require_device,
+    require_library,
     schema_of,
     slots,
     writable_record,
 )
-from tensorplay.errors import ArgumentError, DTypeError, InvalidValueError, RegistrationError
+from tensorplay.errors import (
+    ArgumentError,
+    DTypeError,
+    InvalidValueError,
+    KernelNotFoundError,
+    RegistrationError,
+)
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
@@ -101,6 +110,7 @@ def register_kernel(
             code="TP1312",
             notes=("write @op.register_kernel('cpu'), or @op.register_kernel(None) for all devices",),
         )
+    require_library("register_kernel", lib)
     if fn is None:
         return lambda f: register_kernel(
             op, device_types, f, name=name, when=when, layout=layout, executor=executor, out=out, lib=lib
@@ -191,6 +201,7 @@ def register_fake(
     `fake_from_body` stands for the op's own body, for bodies made of tensorplay ops only. Without `fn` this is a
     decorator; it returns `fn`.
     """
+    require_library("register_fake", lib)
     if fn is None:
         return lambda f: register_fake(op, f, lib=lib, allow_override=allow_override)
     target = full_name(op)
@@ -257,6 +268,7 @@ def register_autograd(
     backward reads. `register_autograd(None)` declares the op non-differentiable. As a decorator, with or without
     parentheses, it returns `backward`. With `lib` the rule before comes back when that library is destroyed.
     """
+    require_library("register_autograd", lib)
     if backward is _MISSING:
         return lambda f: register_autograd(op, f, setup_context=setup_context, lib=lib)
     target = full_name(op)
@@ -322,6 +334,7 @@ def register_vmap(op: Op, fn: Any = _MISSING, /, *, lib: Lifetime | None = None)
     `info` has `batch_size` and `randomness`; `in_dims` holds the batch axis of every argument, None for one that all
     samples share. `register_vmap(op, None)` takes the rule away. Without `fn` this is a decorator; it returns `fn`.
     """
+    require_library("register_vmap", lib)
     if fn is _MISSING:
         return lambda f: register_vmap(op, f, lib=lib)
     if fn is not None:
@@ -347,6 +360,7 @@ def register_autocast(op: Op, device_type: str, cast_inputs: Any, /, *, lib: Lif
     Tensors in lists and keyword arguments are cast too, everything else is handed on as it is; the op itself runs
     with autocast off, and gradients come back in the original dtype.
     """
+    require_library("register_autocast", lib)
     require_autocast_device(device_type)
     if not isinstance(cast_inputs, _native.dtype) or not cast_inputs.is_floating_point:
         raise DTypeError(f"cast_inputs must be a floating dtype, got {cast_inputs!r}", code="TP3421")
@@ -445,25 +459,19 @@ def prefer(op: Op, name: str) -> Preference:
     return Preference(target, name)
 
 
-def kernel_slot(key: str | None) -> str:
-    """The slot that a device name or a dispatch key of other frameworks means."""
-    if key is None or key in ("", "default", "composite") or key.startswith("Composite"):
-        return "default"
-    return slots(key.lower())[0]
-
-
 def get_kernel(op: Op, key: str | None) -> Callable[..., Any]:
-    """The kernel registered for exactly that device ("cpu", "cuda", "default"), as a callable; LookupError without one.
+    """The kernel registered for exactly that device ("cpu", "cuda", "default"), as a callable.
 
-    It stays that kernel whatever is registered later, so that a new kernel may wrap it.
+    It stays that kernel whatever is registered later, so that a new kernel may wrap it. Arguments are bound as those of
+    the op, defaults included. KernelNotFoundError, which is a LookupError, where there is none.
     """
     target, slot = full_name(op), kernel_slot(key)
     found = [at for where, at, _ in _native.op_info(target)["kernels"] if where == slot and at[3] != "absent"]
     if not found or not _switches.enabled(target, slot):
         state = "its kernels are disabled" if found else "no kernel is registered"
-        raise LookupError(f"{target}: {state} for {slot!r}")
+        raise KernelNotFoundError(f"{target}: {state} for {slot!r}", code="TP1321", op=target)
     function = _native.kernel_function(target, slot, found[0][0])
-    if function is not None:
+    if function is not None and binds_as(function, schema_of(target)):
         return function
     handle = _native.kernel_handle(target, slot, found[0][0])
     assert handle is not None, target

@@ -6,7 +6,7 @@ call. Not here: what the registering methods do (`_op`).
 
 from __future__ import annotations
 
-from tensorplay import _native, _op
+from tensorplay import _arguments, _native, _op
 from tensorplay._native import CustomOpDef
 from tensorplay._record import full_name, record_of, schema_of
 from tensorplay.errors import RegistrationError
@@ -234,7 +234,7 @@ def get_op(name: str) -> CustomOpDef:
 
 def has_op(name: str) -> bool:
     """Whether an op of that name is defined."""
-    return _native.get_op(name) is not None
+    return _native.get_op(_arguments.string("has_op", "name", name)) is not None
 
 
 def _itself(op: CustomOpDef, _memo: object = None) -> CustomOpDef:

@@ -6,7 +6,7 @@ registered for it (`_op`) and how it comes to be (`_definitions`).
 
 from __future__ import annotations
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay._native import CustomOpDef
 from tensorplay._places import Place
 from tensorplay.errors import ArgumentError, RegistrationError, SchemaError
@@ -83,6 +83,9 @@ class Record:
 def full_name(op: str | CustomOpDef) -> str:
     """`ns::name` or `ns::name.overload` of the one overload that `op` stands for."""
     if isinstance(op, str):
+        if not op.isascii():
+            # No op has such a name; text that UTF-8 cannot hold would not even reach the registry.
+            raise RegistrationError(f"no operator named {op!r}", code="TP1301")
         return op.removesuffix(".default")
     if not isinstance(op, CustomOpDef):
         raise ArgumentError(f"expected an op or its name 'ns::name', got {type(op).__name__}", code="TP1310")
@@ -151,7 +154,7 @@ def slots(devices: str | _native.device | Iterable[str | _native.device] | None)
     found = tuple(d.type if isinstance(d, _native.device) else d for d in given)
     known = ("cpu", "cuda", "meta", "default")
     for device in found:
-        if device not in known:
+        if not isinstance(device, str) or device not in known:
             raise SchemaError(
                 f"{device!r} is no device type; known are 'cpu', 'cuda' and 'meta', and None for all",
                 code="TP1312",
@@ -159,6 +162,19 @@ def slots(devices: str | _native.device | Iterable[str | _native.device] | None)
     if not found:
         raise SchemaError("the list of device types is empty; pass None for all", code="TP1312")
     return found
+
+
+def kernel_slot(key: str | None) -> str:
+    """The slot that a device name or a dispatch key of other frameworks means."""
+    if isinstance(key, _native.device):
+        return slots(key)[0]
+    if key is None or _arguments.string("a kernel's slot", "key", key, "the name of a device") in (
+        "",
+        "default",
+        "composite",
+    ):
+        return "default"
+    return "default" if key.startswith("Composite") else slots(key.lower())[0]
 
 
 def require_device(schema: _native.Schema) -> None:
@@ -176,9 +192,15 @@ def require_device(schema: _native.Schema) -> None:
 
 def labels(values: str | Iterable[str] | None, known: tuple[str, ...] | None, what: str) -> list[str]:
     """A string or several as a list, checked against the known ones where there is a closed set."""
+    if values is not None and not isinstance(values, str) and not hasattr(values, "__iter__"):
+        raise SchemaError(f"{what} {values!r} is neither a string nor several", code="TP1313")
     found = [] if values is None else [values] if isinstance(values, str) else list(values)
     for value in found:
-        if not isinstance(value, str) or (known is not None and value not in known):
+        if (
+            not isinstance(value, str)
+            or (known is None and not value.isprintable())
+            or (known is not None and value not in known)
+        ):
             choice = " or ".join(map(repr, known)) if known else "strings"
             raise SchemaError(f"{what} {value!r} is not known: use {choice}", code="TP1313")
     return found
@@ -213,6 +235,27 @@ def lacks_annotation(name: str, parameter: str) -> bool:
         return False
     found = inspect.signature(record.body).parameters.get(parameter)
     return found is not None and found.annotation is found.empty
+
+
+def binds_as(function: Any, schema: _native.Schema) -> bool:
+    """Whether a call of the author's function takes every argument list that the op takes."""
+    import inspect
+
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+    for a in schema.arguments:
+        parameter = parameters.get(a["name"])
+        if parameter is None or (a["default"] is not None and parameter.default is parameter.empty):
+            return False
+    return True
+
+
+def require_library(owner: str, lib: Any) -> None:
+    """Refuses what registrations cannot be tied to."""
+    if lib is not None and not (hasattr(lib, "adopt") and hasattr(lib, "alive")):
+        _arguments.instance(owner, "lib", lib, (), "a Library")
 
 
 def check_accepts(

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay._native import Context as FunctionContext
 from tensorplay._native import Function, Tensor, is_grad_enabled
 from tensorplay._tree import flatten
@@ -142,6 +142,7 @@ def checkpoint(fn: Callable[..., Any], *args: Any, preserve_rng_state: bool = Tr
     goes on as if it had run once. ContractError when it saves other tensors the second time, AutogradError when an
     argument, or another tensor that its recorded calls read, was written to in between.
     """
+    _arguments.function("checkpoint", "fn", fn)
     if not is_grad_enabled():
         return fn(*args, **kwargs)
     segment = _Segment(fn, args, kwargs)

@@ -2,6 +2,9 @@
 
 Lives here: the modes and the entry points. Not here: the tape and the rules (the extension); `gradcheck` (`_gradcheck`),
 hooks on saved tensors and checkpoints (`_saving`), which are re-exported.
+
+Modes belong to the thread, not to the task: a `with no_grad():` that is open across an `await` is in force in every
+other coroutine of the event loop until it resumes. Enter a mode around steps that do not await.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay._native import Context as FunctionContext
 from tensorplay._native import Function, Tensor, is_grad_enabled
 from tensorplay.errors import ArgumentError, InvalidValueError
@@ -65,7 +68,10 @@ _set = _native.set_grad_enabled
 
 
 class _GradMode:
-    """A grad mode as a context manager and as a decorator. It belongs to the thread; one object may be entered again."""
+    """A grad mode as a context manager and as a decorator. It belongs to the thread; one object may be entered again.
+
+    Coroutines of one thread share it: no `await` inside of a `with` block.
+    """
 
     __slots__ = ("_mode", "_outer")
 
@@ -91,9 +97,12 @@ class _GradMode:
 
 def _under(mode: bool, fn: F) -> F:
     """`fn` with every one of its steps run in grad mode `mode`."""
+    _arguments.function("grad mode", "fn", fn)
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
         raise ArgumentError(
-            "grad mode belongs to the thread: other tasks would see it while a coroutine waits", code="TP3301"
+            "grad mode belongs to the thread: other tasks would see it while a coroutine waits",
+            code="TP3301",
+            notes=("enter it inside of the coroutine, around steps that do not await",),
         )
     if inspect.isgeneratorfunction(fn):
         return cast(F, _generator_under(mode, fn))
@@ -183,7 +192,7 @@ class detect_anomaly:
     """
 
     def __init__(self, check_nan: bool = True) -> None:
-        self._check_nan = check_nan
+        self._check_nan = _arguments.boolean("detect_anomaly", "check_nan", check_nan)
         self._modes: list[_native.AnomalyMode] = []
 
     def __enter__(self) -> None:
@@ -223,7 +232,8 @@ class set_detect_anomaly:
     """Sets anomaly mode of this thread at once; as a context manager the mode before comes back."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        self._set = check_nan if mode else None
+        nan = _arguments.boolean("set_detect_anomaly", "check_nan", check_nan)
+        self._set = nan if mode else None
         self._before = _anomaly.put(self._set)
 
     def __enter__(self) -> None:
@@ -237,19 +247,21 @@ class set_detect_anomaly:
         return f"set_detect_anomaly({self._set is not None}{nan})"
 
 
-def _tensors(values: Tensor | Sequence[Tensor]) -> list[Tensor]:
-    return [values] if isinstance(values, Tensor) else list(values)
-
-
 def _gradients(
-    values: Tensor | Sequence[Tensor | None] | None, outputs: list[Tensor], what: str
+    owner: str, values: Tensor | Sequence[Tensor | None] | None, outputs: list[Tensor], what: str
 ) -> list[Tensor | None]:
     if values is None:
         return [None] * len(outputs)
-    found: list[Tensor | None] = [values] if isinstance(values, Tensor) else list(values)
+    found: list[Tensor | None] = _arguments.tensors(owner, what, values, optional=True)
     if len(found) != len(outputs):
         raise ArgumentError(f"{what} has {len(found)} entries for {len(outputs)} outputs", code="TP3009")
     return found
+
+
+def _retained(owner: str, retain_graph: bool | None, create_graph: bool) -> bool:
+    """Whether the graph stays: as said, or where a second derivative needs it."""
+    create = _arguments.boolean(owner, "create_graph", create_graph)
+    return create if retain_graph is None else _arguments.boolean(owner, "retain_graph", retain_graph)
 
 
 def backward(
@@ -260,10 +272,10 @@ def backward(
     inputs: Tensor | Sequence[Tensor] | None = None,
 ) -> None:
     """Adds the gradients of `tensors` to the `.grad` of every leaf they were computed from, or of `inputs` alone."""
-    outputs = _tensors(tensors)
-    gradients = _gradients(grad_tensors, outputs, "grad_tensors")
-    retain = create_graph if retain_graph is None else retain_graph
-    wanted = None if inputs is None else _tensors(inputs)
+    outputs = _arguments.tensors("backward", "tensors", tensors)
+    gradients = _gradients("backward", grad_tensors, outputs, "grad_tensors")
+    retain = _retained("backward", retain_graph, create_graph)
+    wanted = None if inputs is None else _arguments.tensors("backward", "inputs", inputs)
     if wanted == []:
         raise ArgumentError("inputs is empty: name a tensor, or leave it out for all leaves", code="TP3309")
     _native.backward(outputs, gradients, retain, create_graph, wanted)
@@ -288,10 +300,16 @@ def grad(
             "materialize_grads=True gives zeros for unused inputs: allow_unused=False contradicts it",
             code="TP3315",
         )
-    ends, starts = _tensors(outputs), _tensors(inputs)
-    gradients = _gradients(grad_outputs, ends, "grad_outputs")
-    retain = create_graph if retain_graph is None else retain_graph
-    unused = materialize_grads if allow_unused is None else allow_unused
+    ends = _arguments.tensors("grad", "outputs", outputs)
+    starts = _arguments.tensors("grad", "inputs", inputs)
+    gradients = _gradients("grad", grad_outputs, ends, "grad_outputs")
+    retain = _retained("grad", retain_graph, create_graph)
+    _arguments.boolean("grad", "materialize_grads", materialize_grads)
+    unused = (
+        materialize_grads
+        if allow_unused is None
+        else _arguments.boolean("grad", "allow_unused", allow_unused)
+    )
     found = _native.grad(ends, starts, gradients, retain, create_graph, unused or materialize_grads)
     if materialize_grads:
         zeros = _native.builtins["zeros_like"]

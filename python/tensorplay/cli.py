@@ -348,7 +348,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; its exit status."""
     arguments = parser().parse_args(argv)
     try:
-        return int(arguments.function(arguments))
+        status = int(arguments.function(arguments))
+        sys.stdout.flush()
+        return status
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -356,6 +358,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", *getattr(error, "__notes__", ()), sep="\n  ", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of a pipe went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:  # a full device, say; what is left must not fail again at exit
+        print(f"error: cannot write the output: {error.strerror}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

@@ -142,6 +142,8 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1041", "An option has a value that the function does not know.", "use one that the message lists"),
     ("TP1042", "requires_grad was set to what is neither True nor False.", "set it to a bool"),
     ("TP1043", "A gradient is neither a tensor nor None.", "convert it with tensorplay.tensor"),
+    ("TP1048", "A value is outside of what the function takes.", "pass one that the message allows"),
+    ("TP1049", "An object of this type is made by a function.", "call the function that the message names"),
     # shapes
     ("TP1101", "Shapes do not broadcast together.", _SHAPES),
     ("TP1102", "A shape cannot be expanded to another.", "only dimensions of size 1 expand"),
@@ -234,6 +236,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1203", "An element type is of the wrong kind for this use.", "use the kind that the message names"),
     ("TP1204", "A bool matrix product is not defined.", "convert it first: astype(int32)"),
     ("TP1205", "Integers were needed.", "convert with astype(int64)"),
+    ("TP1207", "NumPy has no dtype for the elements.", "use .float(), or install ml_dtypes"),
     ("TP1206", "A file holds an element type that no tensorplay dtype stands for.", "convert the file"),
     (
         "TP1221",
@@ -285,6 +288,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1334", "A kernel for an autograd key.", "use register_autograd"),
     ("TP1335", "The library has a kernel there already.", "pass allow_override=True"),
     ("TP1336", "The op is not of the library's namespace.", "use a library of that namespace"),
+    ("TP1338", "An overload has the name of an attribute of op objects.", "choose another name"),
     # kernels, arithmetic, writes
     ("TP1401", "The op has no kernel for this device.", "register one, or move the tensors"),
     ("TP1402", "Kernels exist, and none takes this call.", "the notes say why each was passed over"),

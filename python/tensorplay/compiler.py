@@ -12,9 +12,9 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay.backends import base
-from tensorplay.errors import ArgumentError, FallbackError, require_function
+from tensorplay.errors import ArgumentError, FallbackError
 from tensorplay.graph import Graph, parameter_names
 from tensorplay.outcome import Explanation, FallbackReason, RunReport
 
@@ -130,7 +130,7 @@ def compile(
     policy = _policy(on_fallback, names, isinstance(backend, str))
     if fn is None:
         return functools.partial(compile, backend=backend, on_fallback=on_fallback)
-    require_function("compile", fn)
+    _arguments.function("compile", "fn", fn)
     _check_available(names, policy)
     compiled = _native.compile_function(
         fn, backends=names, policy=policy, limit=_RECOMPILE_LIMIT, parameters=parameter_names(fn)

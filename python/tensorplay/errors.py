@@ -28,6 +28,7 @@ __all__ = [
     "IndexOutOfRangeError",
     "InternalError",
     "InvalidValueError",
+    "KernelNotFoundError",
     "NoKernelError",
     "OpCheckError",
     "OutOfMemoryError",
@@ -79,6 +80,10 @@ class SchemaError(TensorPlayError, ValueError):
 
 class RegistrationError(TensorPlayError, RuntimeError):
     """A duplicate, an unknown op, a wrong slot, or use after unregistration."""
+
+
+class KernelNotFoundError(RegistrationError, LookupError):
+    """No kernel is registered where one was asked for."""
 
 
 class ArgumentError(TensorPlayError, TypeError):
@@ -151,12 +156,6 @@ class InvalidValueError(TensorPlayError, ValueError):
 
 class OutOfMemoryError(TensorPlayError, MemoryError):
     """Memory for a tensor could not be had."""
-
-
-def require_function(what: str, fn: Any) -> None:
-    """ArgumentError where `what` is to make something of `fn`, and it cannot be called."""
-    if not callable(fn):
-        raise ArgumentError(f"{what} takes a function of tensors, got {type(fn).__name__}", code="TP4106")
 
 
 class InternalError(TensorPlayError, RuntimeError):

@@ -12,12 +12,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay._batching import Level, active, from_bottom, peel, to_bottom
 from tensorplay._native import Tensor
 from tensorplay._tree import Structure, flatten, unflatten
 from tensorplay._vmap import vmap
-from tensorplay.errors import ArgumentError, AutogradError, require_function
+from tensorplay.errors import ArgumentError, AutogradError
 
 __all__ = ["grad", "jacobian", "jvp", "value_and_grad", "vjp", "vmap"]
 
@@ -43,7 +43,7 @@ def grad(func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) 
     An int gives the gradient alone, a tuple a tuple of them; each is nested like its argument. With `has_aux` the
     function returns `(output, aux)`, and so does this. An argument without influence has a gradient of zeros.
     """
-    require_function("grad", func)
+    _arguments.function("grad", "func", func)
 
     @functools.wraps(func)
     def gradient(*args: Any, **kwargs: Any) -> Any:
@@ -65,7 +65,7 @@ def value_and_grad(
     func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
     """As `grad`, with what `func` returned in front: `(output, gradient)`, or `((output, aux), gradient)`."""
-    require_function("value_and_grad", func)
+    _arguments.function("value_and_grad", "func", func)
 
     @functools.wraps(func)
     def both(*args: Any, **kwargs: Any) -> Any:
@@ -80,6 +80,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
 
     Cotangents are nested like the output and have its shapes. `pull` may be called any number of times.
     """
+    _arguments.function("vjp", "func", func)
     if not primals:
         raise ArgumentError("vjp needs at least one primal to differentiate at", code="TP3411")
     run = _Run("vjp", func, tuple(range(len(primals))), has_aux, primals, {})
@@ -110,6 +111,8 @@ def jvp(func: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any
     cotangents, and pulling the tangents back through *it* gives the product. So a backward rule on the way has to be
     differentiable itself; one that is not is an AutogradError, never a tangent of zeros.
     """
+    primals = _arguments.items("jvp", "primals", primals)
+    tangents = _arguments.items("jvp", "tangents", tangents)
     if len(primals) != len(tangents):
         raise ArgumentError(f"{len(primals)} primals and {len(tangents)} tangents", code="TP3412")
     output, pull = vjp(func, *primals)
@@ -147,7 +150,7 @@ def jacobian(func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = Fal
     For an output of shape `s` and an argument of shape `t` a tensor of shape `s + t`, nested first like the output,
     then like the arguments chosen by `argnums` (see `grad`). With `has_aux`: `(jacobian, aux)`.
     """
-    require_function("jacobian", func)
+    _arguments.function("jacobian", "func", func)
 
     @functools.wraps(func)
     def derivatives(*args: Any, **kwargs: Any) -> Any:

@@ -239,7 +239,7 @@ clip = clamp
 
 def astype(x: Tensor, dtype: dtype, /, *, copy: bool = True) -> Tensor:
     """The elements as another dtype; with `copy=False` the tensor itself where it has that dtype already."""
-    return x if not copy and x.dtype is dtype else _astype(x, dtype)
+    return x if not copy and getattr(x, "dtype", None) is dtype else _astype(x, dtype)
 
 
 __all__ = [

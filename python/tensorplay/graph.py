@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from tensorplay import _native
-from tensorplay.errors import require_function
+from tensorplay import _arguments, _native
 from tensorplay.outcome import Record
 
 __all__ = ["Graph", "Node", "TensorSpec", "ValueSpec", "capture", "parameter_names", "parse"]
@@ -84,7 +83,7 @@ def capture(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
     ``CaptureError`` with the user's line for what cannot be captured: reading a tensor's value, or an operator
     without a fake rule.
     """
-    require_function("capture", fn)
+    _arguments.function("capture", "fn", fn)
     return _native.capture_function(fn, args, kwargs or None, parameter_names(fn))
 
 

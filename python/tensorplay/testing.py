@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tensorplay import _arguments
 from tensorplay._verify.arrays import bits, flatten, is_tensor, snapshot, tensors_in
 from tensorplay._verify.compare import TOLERANCES, Comparison, compare, default_tolerance
 from tensorplay._verify.inputs import LAYOUTS, make_tensor, with_layout
@@ -158,6 +159,7 @@ def assert_unchanged(function: Callable[..., Any], *args: Any, **kwargs: Any) ->
     """Calls ``function`` and returns its result; AssertionError if a tensor argument changed in any bit, or was written
     to and restored.
     """
+    _arguments.function("assert_unchanged", "function", function)
     tensors = list(tensors_in([*args, *kwargs.values()]))
     before = [(bits(t), t._version) for t in tensors]
     result = function(*args, **kwargs)
@@ -171,6 +173,7 @@ def assert_unchanged(function: Callable[..., Any], *args: Any, **kwargs: Any) ->
 
 def executors(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[str, str]]:
     """(op, executor) of every call that ``function(*args, **kwargs)`` makes, in order."""
+    _arguments.function("executors", "function", function)
     with tracing() as events:
         flatten(function(*args, **kwargs))
     return [(event.op, event.marker.executor) for event in events()]

@@ -134,6 +134,9 @@ impl Registry {
 
     pub fn lookup(&self, name: &str) -> Result<OpHandle> {
         self.get(name).ok_or_else(|| {
+            if self.ops.read().contains_key(name.strip_suffix(".default").unwrap_or(name)) {
+                return crate::table::unregistered_error(name);
+            }
             let mut e = Error::registration("TP1301", format!("no operator named '{name}'"));
             if let Some(near) = self.closest(name) {
                 e = e.note(format!("did you mean '{near}'?"));

@@ -4,6 +4,7 @@
 use crate::compile::program_dict;
 use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
+use crate::given;
 use crate::hot::convert::value_to_object;
 use crate::symint::size_objects;
 use pyo3::prelude::*;
@@ -164,8 +165,11 @@ fn node_object<'py>(py: Python<'py>, g: &Graph, n: &Node) -> PyResult<Bound<'py,
 
 /// Reads the text form; GraphError with line and column where it is none.
 #[pyfunction]
-fn parse_graph(py: Python<'_>, text: &str) -> PyResult<PyGraph> {
-    guarded(|| Ok(PyGraph::new(Graph::parse(text).py(py)?, None)))
+fn parse_graph(py: Python<'_>, text: &Bound<'_, PyAny>) -> PyResult<PyGraph> {
+    guarded(|| {
+        let text: String = given::read("parse", "text", text)?;
+        Ok(PyGraph::new(Graph::parse(&text).py(py)?, None))
+    })
 }
 
 /// Captures `func(*args, **kwargs)` and returns the forward graph. No kernel body runs.

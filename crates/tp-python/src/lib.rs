@@ -6,6 +6,7 @@ mod autograd;
 mod batch;
 mod compile;
 mod error;
+mod given;
 mod graph;
 mod host;
 mod hot;

@@ -1,6 +1,7 @@
 //! Per-thread modes as Python sees them: grad mode, and whether a capture is going on.
 
 use crate::error::guarded;
+use crate::given;
 use pyo3::prelude::*;
 use tp_dispatch::state;
 
@@ -30,8 +31,9 @@ fn get_num_threads() -> PyResult<usize> {
 
 /// Sets the number of threads that large kernels are split over.
 #[pyfunction]
-fn set_num_threads(n: usize) -> PyResult<()> {
+fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
     guarded(|| {
+        let n: usize = given::read("set_num_threads", "n", n)?;
         tp_expr::pool::set_num_threads(n.max(1));
         Ok(())
     })

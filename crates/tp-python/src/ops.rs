@@ -1,11 +1,11 @@
 //! Ops from Python: definitions, kernels, fake rules, look-up, and the thread's wishes about kernels. The Python
 //! side (`tensorplay.library`) infers schemas and keeps the conveniences; what holds is decided here.
 
-use crate::error::{IntoPyResult, guarded};
+use crate::error::{self, IntoPyResult, guarded};
+use crate::given;
 use crate::hot::packet::Packet;
 use crate::hot::pykernel::{PyKernel, Role};
 use crate::hot::{convert, opobj, predicate::PyPredicate};
-use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList};
@@ -49,8 +49,7 @@ pub fn op_object<'py>(py: Python<'py>, op: OpHandle) -> PyResult<Bound<'py, PyAn
 
 fn packet<'a>(op: &'a Bound<'_, PyAny>) -> PyResult<&'a Packet> {
     // SAFETY: a live object, and the packet lives as long as it does.
-    unsafe { opobj::packet_of(op.as_ptr()) }
-        .ok_or_else(|| PyTypeError::new_err(format!("expected an op, got {}", op.get_type())))
+    unsafe { opobj::packet_of(op.as_ptr()) }.ok_or_else(|| given::expected("an op", op))
 }
 
 pub fn provenance(at: At) -> Provenance {
@@ -63,7 +62,8 @@ pub(crate) fn slot_of(name: &str) -> PyResult<Slot> {
     }
     let key = DispatchKey::ALL.into_iter().find(|k| k.name() == name && *k != DispatchKey::Slow);
     key.map(Slot::Key).ok_or_else(|| {
-        PyValueError::new_err(format!("'{name}' is no device; known are 'cpu', 'cuda', 'meta' and 'default'"))
+        let message = format!("'{name}' is no device type; known are 'cpu', 'cuda', 'meta' and 'default'");
+        error::attached(|py| error::to_py(py, tp_dispatch::Error::registration("TP1312", message)))
     })
 }
 
@@ -103,7 +103,10 @@ fn kernel_spec(
     (slot, func, at, when, contiguous, out): KernelParts<'_>,
 ) -> PyResult<KernelSpec> {
     let index = |arg: &String| {
-        params.index(arg).ok_or_else(|| PyValueError::new_err(format!("{op} has no argument '{arg}'")))
+        params.index(arg).ok_or_else(|| {
+            let message = format!("{op} has no argument '{arg}'");
+            error::attached(|py| error::to_py(py, tp_dispatch::Error::argument("TP1314", message)))
+        })
     };
     let role = if out { Role::Out } else { Role::Kernel };
     // SAFETY: a live callable, lock held.
@@ -172,7 +175,9 @@ pub fn define_op<'py>(
 fn full_name(schema: &Schema) -> PyResult<String> {
     let n = schema.name();
     let ns = n.namespace().ok_or_else(|| {
-        PyValueError::new_err(format!("an op needs a namespace: 'ns::{}', not '{}'", n.name(), n.name()))
+        let message = format!("an op needs a namespace: 'ns::{}', not '{}'", n.name(), n.name());
+        let kind = tp_dispatch::ErrorKind::Schema;
+        error::attached(|py| error::to_py(py, tp_dispatch::Error::new(kind, "TP1323", message)))
     })?;
     Ok(match n.overload() {
         Some(overload) => format!("{ns}::{}.{overload}", n.name()),
@@ -229,8 +234,9 @@ fn overload_object<'py>(py: Python<'py>, op: OpHandle) -> PyResult<Bound<'py, Py
 
 /// The op object of `ns::name`, that of one overload for `ns::name.overload`, or None.
 #[pyfunction]
-pub fn get_op<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+pub fn get_op<'py>(py: Python<'py>, name: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     guarded(|| {
+        let name: &str = &given::read::<String>("get_op", "name", name)?;
         if let Some(op) = Registry::global().get(name) {
             // `f.default` is `f` itself while there is no other overload.
             let whole = op_object(py, op)?;
@@ -249,8 +255,11 @@ pub fn get_op<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, Py
 /// Full names (`ns::name` or `ns::name.overload`) of all ops, or of one namespace.
 #[pyfunction]
 #[pyo3(signature = (namespace=None))]
-pub fn list_ops(namespace: Option<&str>) -> PyResult<Vec<&'static str>> {
-    guarded(|| Ok(Registry::global().list(namespace).into_iter().map(|op| op.name()).collect()))
+pub fn list_ops(namespace: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<&'static str>> {
+    guarded(|| {
+        let namespace = given::optional::<String>("list_ops", "namespace", namespace)?;
+        Ok(Registry::global().list(namespace.as_deref()).into_iter().map(|op| op.name()).collect())
+    })
 }
 
 /// `ns::name` of an op object, `ns::name.overload` of one that stands for one overload.

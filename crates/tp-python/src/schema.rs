@@ -2,6 +2,7 @@
 
 use crate::error::IntoPyResult;
 use crate::error::guarded;
+use crate::given;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use tp_dispatch::Schema;
@@ -15,8 +16,10 @@ pub struct PySchema(pub Schema);
 impl PySchema {
     /// Reads `ns::name.overload(Tensor x, *, float p=0.5) -> Tensor`; SchemaError (ValueError) with a caret otherwise.
     #[staticmethod]
-    fn parse(py: Python<'_>, text: &Bound<'_, PyString>) -> PyResult<PySchema> {
+    fn parse(py: Python<'_>, text: &Bound<'_, PyAny>) -> PyResult<PySchema> {
         guarded(|| {
+            let text =
+                text.cast::<PyString>().map_err(|_| given::wrong("Schema.parse", "text", "str", text))?;
             let Ok(text) = text.to_str() else {
                 let message = "the text holds a lone surrogate, which is no character";
                 return Err(tp_dispatch::Error::new(tp_dispatch::ErrorKind::Schema, "TP1001", message))

@@ -2,9 +2,9 @@
 
 use crate::error;
 use crate::error::guarded;
+use crate::given;
 use crate::hot::ffi::Obj;
 use crate::hot::{nest, queue};
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::{IntoPyObjectExt, ffi};
 use std::any::Any;
@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use tp_dispatch::host::{HostObject, HostRef, HostVisitor, Replace};
-use tp_dispatch::{Error, Result};
+use tp_dispatch::{Error, ErrorKind, Result};
 use tp_tensor::{DType, Device, DeviceKind, Scalar, Tensor, dtype};
 
 /// An element type, `tensorplay.float32` and so on. Immortal singletons: identity is equality.
@@ -166,12 +166,13 @@ pub struct PyDevice(pub Device);
 impl PyDevice {
     #[new]
     #[pyo3(signature = (spec, index=None))]
-    fn new(py: Python<'_>, spec: &Bound<'_, PyAny>, index: Option<u8>) -> PyResult<PyDevice> {
+    fn new(py: Python<'_>, spec: &Bound<'_, PyAny>, index: Option<&Bound<'_, PyAny>>) -> PyResult<PyDevice> {
         guarded(|| {
             // SAFETY: a live object.
             let found = unsafe { device_of(spec.as_ptr()) };
             let device = error::IntoPyResult::py(found, py)?
-                .ok_or_else(|| PyTypeError::new_err("a device is given by a string such as 'cuda:0'"))?;
+                .ok_or_else(|| given::wrong("device", "spec", "a string such as 'cuda:0'", spec))?;
+            let index = given::optional::<u8>("device", "index", index)?;
             Ok(PyDevice(Device { index: index.unwrap_or(device.index), ..device }))
         })
     }
@@ -329,15 +330,23 @@ pub fn item_by(t: &Tensor, by: &str) -> Result<Scalar> {
         ));
     }
     if !t.device().is_cpu() {
-        return Err(Error::device(
-            "TP2105",
-            format!("the tensor is on {}; move it with .cpu() first", t.device()),
-        ));
+        return Err(elsewhere(t, ErrorKind::Device));
     }
     // SAFETY: one element of the dtype lies at the data pointer.
     Ok(unsafe {
         tp_tensor::dispatch_dtype!(t.dtype(), T => Scalar::from_element(t.data_ptr().cast::<T>().read_unaligned()))
     })
+}
+
+/// The error of reading values that are not in CPU memory.
+#[cold]
+pub fn elsewhere(t: &Tensor, kind: ErrorKind) -> Error {
+    if t.device().is_meta() {
+        let message = "a tensor on 'meta' has a shape and a dtype, but no values to read";
+        return Error::new(kind, "TP2105", message)
+            .note("make it on another device, for example with device=\"cpu\"");
+    }
+    Error::new(kind, "TP2105", format!("the tensor is on {}; move it with .cpu() first", t.device()))
 }
 
 pub fn scalar_object(py: Python<'_>, s: Scalar) -> PyResult<Bound<'_, PyAny>> {

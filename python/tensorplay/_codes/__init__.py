@@ -36,6 +36,7 @@ WITHOUT: dict[str, str] = {
     "TP1155": "it takes a buffer with suboffsets, which the standard library does not make",
     "TP2003": "it takes an environment without NumPy",
     "TP1206": "it takes a file of a foreign element type",
+    "TP1207": "it takes an environment without ml_dtypes",
     "TP2010": _TRITON,
     "TP2012": _CUDA,
     "TP2013": _CUDA,

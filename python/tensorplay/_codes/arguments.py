@@ -68,6 +68,8 @@ f(tp.ones((2,)), [1, 2, 3])
     "TP1041": 'tp.gelu(tp.ones((2,)), approximate="cubic")',
     "TP1042": "del tp.ones((2,)).requires_grad",
     "TP1043": "tp.ones((2,)).grad = 1.0",
+    "TP1048": "tp.manual_seed(-1)",
+    "TP1049": "tp.Tensor(3)",
     "TP1202": "-tp.ones((2,), dtype=tp.bool)",
     "TP1203": "tp.ops.tp.uniform((2,), dtype=tp.int64)",
     "TP1204": """

@@ -159,7 +159,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
         "A kernel that fills its outputs has none to fill, or returned something.",
         "register a fake kernel, and return nothing",
     ),
-    ("TP3301", "A grad-mode decorator on a coroutine.", "use the context inside of the coroutine"),
+    ("TP3301", "A grad-mode decorator on a coroutine.", "enter the context around steps that do not await"),
     ("TP3303", "A Function without a backward.", "define one"),
     ("TP3304", "Saved tensors were read after setup and before backward.", "read them inside of backward"),
     (

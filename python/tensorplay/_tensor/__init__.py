@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import sys
 
-from tensorplay import _native, functions
+from tensorplay import _arguments, _native, functions
 from tensorplay._native import SymInt, Tensor
 from tensorplay._tensor.copying import copy, deepcopy, reduce_ex
 from tensorplay._tensor.storage import Size, UntypedStorage
-from tensorplay.errors import ArgumentError, IndexOutOfRangeError, ShapeError
+from tensorplay.errors import ArgumentError, IndexOutOfRangeError, InvalidValueError, ShapeError
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
@@ -113,7 +113,9 @@ def array_namespace(self: Tensor, /, *, api_version: str | None = None) -> Modul
     """The module with the functions of the array API standard."""
     if api_version is not None and api_version not in _READABLE_VERSIONS:
         known = ", ".join(_READABLE_VERSIONS)
-        raise ValueError(f"array API version {api_version!r} is not supported; known are {known}")
+        raise InvalidValueError(
+            f"array API version {api_version!r} is not supported; known are {known}", code="TP1041"
+        )
     return sys.modules["tensorplay"]
 
 
@@ -160,12 +162,13 @@ def cpu(self: Tensor) -> Tensor:
 
 def cuda(self: Tensor, index: int | None = None) -> Tensor:
     """This tensor on a CUDA device, the first one by default."""
-    return _native.tensor_to_device(self, f"cuda:{index or 0}")
+    number = 0 if index is None else _arguments.integer("cuda", "index", index)
+    return _native.tensor_to_device(self, f"cuda:{number}")
 
 
 def type_as(self: Tensor, other: Tensor) -> Tensor:
     """This tensor with the dtype and device of another."""
-    return to(self, other)
+    return to(self, _arguments.tensor("type_as", "other", other))
 
 
 def is_floating_point(self: Tensor) -> bool:
@@ -205,13 +208,15 @@ def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     shape = self.shape
     if not shape:
         return self.reshape((1,))
-    start, end = (_axis(d, len(shape)) for d in (start_dim, end_dim))
+    start = _axis("flatten", start_dim, len(shape), "start_dim")
+    end = _axis("flatten", end_dim, len(shape), "end_dim")
     if start > end:
         raise ShapeError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}", code="TP1150")
     return self.reshape((*shape[:start], _product(shape[start : end + 1]), *shape[end + 1 :]))
 
 
-def _axis(dim: int, ndim: int) -> int:
+def _axis(owner: str, dim: int, ndim: int, name: str = "dim") -> int:
+    dim = _arguments.integer(owner, name, dim)
     if not -ndim <= dim < ndim:
         raise IndexOutOfRangeError(f"axis {dim} is out of range for {ndim} dimensions", code="TP1104")
     return dim % ndim
@@ -226,48 +231,51 @@ def _product(sizes: Sequence[int]) -> int:
 
 def unbind(self: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """The slices along one dimension, as views."""
-    front = (slice(None),) * _axis(dim, self.ndim)
-    return tuple(self[(*front, i)] for i in range(self.shape[dim]))
+    axis = _axis("unbind", dim, self.ndim)
+    front = (slice(None),) * axis
+    return tuple(self[(*front, i)] for i in range(self.shape[axis]))
 
 
 def split(self: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Consecutive pieces along one dimension, as views: all of one size but the last, or of the sizes given."""
-    total = self.shape[_axis(dim, self.ndim)]
+    axis = _axis("split", dim, self.ndim)
+    total = self.shape[axis]
     if isinstance(split_size, int):
         if split_size <= 0:
             raise ShapeError(f"split: the size of a piece must be positive, got {split_size}", code="TP1151")
         full, rest = divmod(total, split_size)
         sizes = [split_size] * full + ([rest] if rest or not total else [])
     else:
-        sizes = list(split_size)
+        given = _arguments.items("split", "split_size", split_size, "an int or a list of them")
+        sizes = [_arguments.integer("split", f"split_size[{i}]", n) for i, n in enumerate(given)]
         if sum(sizes) != total:
             raise ShapeError(f"split: the sizes {sizes} do not add up to {total}", code="TP1151")
-    front = (slice(None),) * _axis(dim, self.ndim)
+    front = (slice(None),) * axis
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return tuple(self[(*front, slice(at, at + n))] for at, n in zip(starts, sizes, strict=True))
 
 
 def chunk(self: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` pieces of equal size along one dimension, the last one smaller."""
-    total = self.shape[_axis(dim, self.ndim)]
-    if chunks < 1:
+    total = self.shape[_axis("chunk", dim, self.ndim)]
+    if _arguments.integer("chunk", "chunks", chunks) < 1:
         raise ShapeError(f"chunk: the number of pieces must be positive, got {chunks}", code="TP1151")
     return split(self, max(1, -(-total // chunks)), dim)
 
 
 def view_as(self: Tensor, other: Tensor) -> Tensor:
     """This tensor with the shape of another, as a view."""
-    return self.view(other.shape)
+    return self.view(_arguments.tensor("view_as", "other", other).shape)
 
 
 def reshape_as(self: Tensor, other: Tensor) -> Tensor:
     """This tensor with the shape of another: a view when possible."""
-    return self.reshape(other.shape)
+    return self.reshape(_arguments.tensor("reshape_as", "other", other).shape)
 
 
 def expand_as(self: Tensor, other: Tensor) -> Tensor:
     """This tensor broadcast to the shape of another, as a view."""
-    return self.expand(other.shape)
+    return self.expand(_arguments.tensor("expand_as", "other", other).shape)
 
 
 def where(self: Tensor, condition: Tensor, other: Any) -> Tensor:

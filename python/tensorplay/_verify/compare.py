@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tensorplay import _arguments
 from tensorplay._verify.arrays import Snapshot
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ SMALLEST_EXPONENT = {"float16": -14, "bfloat16": -126, "float32": -126, "float64
 
 def default_tolerance(*dtypes: str) -> tuple[float, float]:
     """(rtol, atol) of the least precise of these dtypes."""
+    for name in dtypes:
+        _arguments.string("default_tolerance", "dtypes", name, "names of dtypes")
     known = [TOLERANCES[name] for name in dtypes if name in TOLERANCES]
     return (max(r for r, _ in known), max(a for _, a in known)) if known else (0.0, 0.0)
 

@@ -11,9 +11,10 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay._tree import flatten, map_named, tree_map
 from tensorplay._verify.arrays import NoGrad, astype, is_float, is_tensor, packed, to_numpy
+from tensorplay.errors import InvalidValueError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,8 +89,16 @@ def make_tensor(
     "counting" (0, 1, 2, 0, ...) or "zeros".
     """
     if fill not in FILLS:
-        raise ValueError(f"fill must be one of {', '.join(FILLS)}, not {fill!r}")
-    return new_tensor(contents(tuple(shape), dtype, seed, fill), dtype)
+        raise InvalidValueError(
+            f"make_tensor: fill must be one of {', '.join(FILLS)}, not {fill!r}", code="TP1041"
+        )
+    sizes = _arguments.items("make_tensor", "shape", shape)
+    sizes = [_arguments.integer("make_tensor", f"shape[{i}]", n) for i, n in enumerate(sizes)]
+    dtype = _arguments.string("make_tensor", "dtype", dtype, "the name of a dtype")
+    if not isinstance(getattr(_native, dtype, None), _native.dtype):
+        raise InvalidValueError(f"make_tensor: no dtype is named {dtype!r}", code="TP1041")
+    seed = _arguments.integer("make_tensor", "seed", seed)
+    return new_tensor(contents(tuple(sizes), dtype, seed, fill), dtype)
 
 
 def with_layout(tensor: Any, layout: str) -> Any:
@@ -97,6 +106,12 @@ def with_layout(tensor: Any, layout: str) -> Any:
     (every second element of a larger tensor), "offset" (behind one leading row) or "expanded" (stride 0 in the first
     dimension; every row then equals the first).
     """
+    _arguments.tensor("with_layout", "tensor", tensor)
+    if layout != "contiguous" and layout not in LAYOUTS:
+        known = ", ".join(LAYOUTS)
+        raise InvalidValueError(
+            f"with_layout: layout must be 'contiguous' or one of {known}, not {layout!r}", code="TP1041"
+        )
     return lay_out(to_numpy(tensor), tensor.dtype.name, layout)[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tensorplay import _arguments
 from tensorplay._verify.arrays import is_float, packed, to_numpy
 from tensorplay._verify.inputs import TensorRecipe, contents, new_tensor
 
@@ -81,30 +82,37 @@ def changed(recipe: TensorRecipe, change: Callable[..., Array], name: str, *extr
     return TensorRecipe(plain, recipe.dtype, source, recipe.layout, kept, recipe.requires_grad)
 
 
-def _on_tensor(change: Callable[..., Array], tensor: Any, *extra: int) -> Any:
+def _on_tensor(owner: str, change: Callable[..., Array], tensor: Any, *extra: int) -> Any:
+    _arguments.tensor(owner, "tensor", tensor)
     return new_tensor(change(to_numpy(tensor), tensor.dtype.name, *extra), tensor.dtype.name)
 
 
 def resized(tensor: Any, old: int, new: int) -> Any:
     """A copy in which every dimension of size ``old`` has size ``new``; contents are repeated."""
-    return _on_tensor(resize, tensor, old, new)
+    return _on_tensor(
+        "resized",
+        resize,
+        tensor,
+        _arguments.integer("resized", "old", old),
+        _arguments.integer("resized", "new", new),
+    )
 
 
 def one_element(tensor: Any, ndim: int) -> Any:
     """The first element of a tensor, in ``ndim`` dimensions of size 1."""
-    return _on_tensor(keep_one, tensor, ndim)
+    return _on_tensor("one_element", keep_one, tensor, _arguments.integer("one_element", "ndim", ndim))
 
 
 def with_specials(tensor: Any) -> Any:
     """A copy with NaN, infinities, -0 and extremes over half of its elements."""
-    return _on_tensor(put_specials, tensor)
+    return _on_tensor("with_specials", put_specials, tensor)
 
 
 def with_zero(tensor: Any) -> Any:
     """A copy whose first element is 0."""
-    return _on_tensor(put_zero, tensor)
+    return _on_tensor("with_zero", put_zero, tensor)
 
 
 def with_other_contents(tensor: Any) -> Any:
     """A copy with other contents of the same kind."""
-    return _on_tensor(put_other, tensor)
+    return _on_tensor("with_other_contents", put_other, tensor)

@@ -70,11 +70,11 @@ pub fn check_fits(shape: &[i64], x: &Tensor) -> Result<()> {
     Err(Error::shape("TP1121", message).note("use the form without the underscore, which makes a new tensor"))
 }
 
-/// The result may lose width but never its kind: floats do not go into ints.
+/// What is written may lose width but never its kind: floats do not go into ints.
 pub fn check_same_kind(from: DType, to: DType) -> Result<()> {
     if from.category() <= to.category() {
         return Ok(());
     }
-    Err(Error::dtype("TP1221", format!("the result is {from}, which cannot be written in place to {to}"))
-        .note(format!("convert first, for example x = x.astype({from})")))
+    Err(Error::dtype("TP1221", format!("values of {from} cannot be written to a tensor of {to}"))
+        .note(format!("convert first, for example x = x.astype(tensorplay.{from})")))
 }

@@ -32,6 +32,20 @@ pub unsafe fn argument(p: &Param, obj: Obj) -> Result<Option<Value>> {
     Ok(Some(value))
 }
 
+/// What may be passed for an argument of a type of which there are no objects here.
+#[cold]
+pub fn stand_in(p: &Param) -> Option<String> {
+    use ArgType as T;
+    let ty = p.opaque.as_ref()?.without_optional();
+    let ways = match ty {
+        T::Layout | T::MemoryFormat | T::QScheme => "an int, its code (0 for strided and contiguous_format)",
+        T::Generator | T::Stream | T::Storage | T::Quantizer if p.optional => "None",
+        T::Generator | T::Stream | T::Storage | T::Quantizer => "nothing: the argument has to be optional",
+        _ => return None,
+    };
+    Some(format!("there are no objects of type {ty} here: what can be passed is {ways}"))
+}
+
 /// A result of one of these types; None when it does not fit. A container of tensors is none: what they share and their
 /// gradients are known only of results of their own.
 ///
@@ -136,6 +150,10 @@ unsafe fn convert(ty: &ArgType, obj: Obj) -> Result<Option<Obj>> {
                     Some((_, ty)) => convert(ty, obj)?,
                     None => None,
                 }
+            }
+            // What schemas write as a word (`strided`, `contiguous_format`) is its code.
+            T::Layout | T::MemoryFormat | T::QScheme if x::type_of(obj) == &raw mut ffi::PyLong_Type => {
+                made(convert::int(obj)?.map(Value::Int))
             }
             // Nothing in Python stands for these here.
             _ => None,

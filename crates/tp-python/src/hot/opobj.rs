@@ -12,6 +12,7 @@ use pyo3::ffi;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use tp_dispatch::Error;
 
 #[repr(C)]
 pub struct OpObject {
@@ -123,11 +124,7 @@ unsafe extern "C" fn clear(op: Obj) -> c_int {
 }
 
 unsafe extern "C" fn no_new(_: *mut ffi::PyTypeObject, _: Obj, _: Obj) -> Obj {
-    // SAFETY: lock held; a static message.
-    unsafe {
-        ffi::PyErr_SetString(ffi::PyExc_TypeError, c"ops are made by tensorplay.library.custom_op".as_ptr());
-    }
-    ptr::null_mut()
+    ret::guard(|| Err(Error::argument("TP1049", "ops are made by tensorplay.library.custom_op")))
 }
 
 /// Makes the type and puts it into the module under `CustomOpDef`.

@@ -3,6 +3,7 @@
 
 use super::bind::CalleeInfo;
 use super::ffi::{self as x, Obj};
+use super::nested;
 use super::{convert, keywords, shell};
 use crate::{error, types};
 use pyo3::ffi;
@@ -53,7 +54,7 @@ unsafe fn way_out(op: &str, p: &Param, obj: Obj, got: &str) -> Option<String> {
             ParamKind::Ints | ParamKind::Floats if got == "generator" => {
                 Some("a generator is consumed by reading it: pass list(...)".into())
             }
-            _ => None,
+            _ => nested::stand_in(p),
         }
     }
 }

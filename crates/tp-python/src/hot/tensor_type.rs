@@ -21,17 +21,12 @@ use crate::tensor::dlpack::exchange;
 use pyo3::ffi;
 use std::os::raw::c_void;
 use std::ptr;
-use tp_dispatch::Result;
+use tp_dispatch::{Error, Result};
 
 unsafe extern "C" fn no_new(_: *mut ffi::PyTypeObject, _: Obj, _: Obj) -> Obj {
-    // SAFETY: lock held; a static message.
-    unsafe {
-        ffi::PyErr_SetString(
-            ffi::PyExc_TypeError,
-            c"a Tensor is made by tensorplay.tensor(data), tensorplay.asarray(obj) or tensorplay.empty(shape)".as_ptr(),
-        );
-    }
-    ptr::null_mut()
+    let message =
+        "a Tensor is made by tensorplay.tensor(data), tensorplay.asarray(obj) or tensorplay.empty(shape)";
+    ret::guard(|| Err(Error::argument("TP1049", message)))
 }
 
 /// Identity: `==` compares elements, so that equal tensors must not share a hash.

@@ -5,6 +5,7 @@ use super::builtin as ops;
 use super::{DeviceArg, as_tensor, buffers, dlpack, nested, transfer, wrap};
 use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
+use crate::given;
 use crate::hot::ffi::Obj;
 use crate::types::DTypeArg;
 use nested::Nested;
@@ -25,7 +26,7 @@ pub fn tensor<'py>(
     data: &Bound<'py, PyAny>,
     dtype: Option<DTypeArg>,
     device: Option<DeviceArg>,
-    requires_grad: bool,
+    #[pyo3(from_py_with = given::flag)] requires_grad: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     guarded(|| {
         let dtype = dtype.map(|d| d.0);
@@ -63,7 +64,7 @@ pub fn asarray<'py>(
     obj: &Bound<'py, PyAny>,
     dtype: Option<DTypeArg>,
     device: Option<DeviceArg>,
-    copy: Option<bool>,
+    #[pyo3(from_py_with = given::optional_flag)] copy: Option<bool>,
 ) -> PyResult<Bound<'py, PyAny>> {
     guarded(|| {
         let dtype = dtype.map(|d| d.0);

@@ -4,8 +4,9 @@
 use super::{builtin as ops, tensor_of, transfer, wrap};
 use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
+use crate::given;
 use crate::types;
-use pyo3::exceptions::{PyOSError, PyTypeError};
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
 use safetensors::tensor::{Metadata, TensorInfo, View};
@@ -86,9 +87,14 @@ pub fn save(
     py: Python<'_>,
     path: &Bound<'_, PyAny>,
     tensors: &Bound<'_, PyAny>,
-    metadata: Option<HashMap<String, String>>,
+    metadata: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     guarded(|| {
+        let want = "a dict of str to str";
+        let metadata: Option<HashMap<String, String>> = match metadata.filter(|m| !m.is_none()) {
+            Some(m) => Some(m.extract().map_err(|_| given::wrong("save", "metadata", want, m))?),
+            None => None,
+        };
         let misplaced = |what: &str, got: &Bound<'_, PyAny>| {
             let message = format!("save takes {what}, got {}", got.get_type());
             error::to_py(
@@ -102,13 +108,10 @@ pub fn save(
             .map_err(|_| misplaced("a dict of tensors after the path", tensors))?;
         let mut given = Vec::new();
         for pair in tensors.items()?.iter() {
-            let (name, value): (String, Bound<'_, PyAny>) = pair.extract()?;
-            let t = tensor_of(&value).map_err(|_| {
-                PyTypeError::new_err(format!(
-                    "'{name}' must be a tensorplay.Tensor, got {}",
-                    value.get_type()
-                ))
-            })?;
+            let (name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract()?;
+            let name: String = name.extract().map_err(|_| misplaced("text as names of tensors", &name))?;
+            let t = tensor_of(&value)
+                .map_err(|_| misplaced(&format!("a Tensor under the name '{name}'"), &value))?;
             given.push((name, t));
         }
         refuse_overlap(&given).py(py)?;
@@ -158,10 +161,11 @@ fn refuse_overlap(tensors: &[(String, Tensor)]) -> Result<()> {
 #[pyo3(signature = (path, *, device=None))]
 pub fn load<'py>(
     py: Python<'py>,
-    path: PathBuf,
+    path: &Bound<'py, PyAny>,
     device: Option<super::DeviceArg>,
 ) -> PyResult<Bound<'py, PyDict>> {
     guarded(|| {
+        let path: PathBuf = given::read("load", "path", path)?;
         let (mut file, header) = open(&path)?;
         let out = PyDict::new(py);
         for name in header.offset_keys() {
@@ -178,8 +182,11 @@ pub fn load<'py>(
 
 /// The string metadata of a safetensors file.
 #[pyfunction]
-pub fn load_metadata(path: PathBuf) -> PyResult<HashMap<String, String>> {
-    guarded(|| Ok(open(&path)?.1.metadata().clone().unwrap_or_default()))
+pub fn load_metadata(path: &Bound<'_, PyAny>) -> PyResult<HashMap<String, String>> {
+    guarded(|| {
+        let path: PathBuf = given::read("load_metadata", "path", path)?;
+        Ok(open(&path)?.1.metadata().clone().unwrap_or_default())
+    })
 }
 
 /// The file behind its checked header: data follows in the order of the offsets, without gaps.

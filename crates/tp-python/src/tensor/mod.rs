@@ -16,9 +16,9 @@ pub mod transfer;
 mod values;
 
 use crate::error;
+use crate::given;
 use crate::hot::{queue, shell};
 use crate::types;
-use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use tp_dispatch::Result;
@@ -72,7 +72,7 @@ pub fn tensor_of(obj: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     if let Some(t) = as_tensor(obj) {
         return Ok(t);
     }
-    Err(PyTypeError::new_err(format!("expected a tensorplay.Tensor, got {}", obj.get_type())))
+    Err(given::expected("a Tensor", obj))
 }
 
 /// A device as a function argument: a device object or its name.
@@ -83,8 +83,7 @@ impl<'py> FromPyObject<'_, 'py> for DeviceArg {
     fn extract(obj: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         // SAFETY: a live object.
         let found = unsafe { types::device_of(obj.as_ptr()) }.map_err(|e| error::to_py(obj.py(), e))?;
-        let wrong = || PyTypeError::new_err(format!("expected a device or its name, got {}", obj.get_type()));
-        found.map(DeviceArg).ok_or_else(wrong)
+        found.map(DeviceArg).ok_or_else(|| given::expected("a device or its name", &obj))
     }
 }
 

@@ -3,12 +3,12 @@
 use super::{memory, tensor_of, wrap};
 use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
+use crate::given;
 use crate::types;
-use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyMemoryView};
-use tp_dispatch::Error;
+use tp_dispatch::{Error, ErrorKind};
 use tp_tensor::{DType, Tensor};
 
 /// The array over the tensor's memory, which it keeps alive.
@@ -27,9 +27,8 @@ fn share<'py>(py: Python<'py>, t: &Tensor, by: &str) -> PyResult<Bound<'py, PyAn
         return as_array(py, t.clone(), by);
     }
     let Ok(ml_dtypes) = py.import("ml_dtypes") else {
-        return Err(PyTypeError::new_err(
-            "NumPy has no bfloat16: convert with .float() first, or install ml_dtypes",
-        ));
+        let e = Error::argument("TP1207", "NumPy has no bfloat16");
+        return Err(e.note("convert with .float() first, or install ml_dtypes")).py(py);
     };
     // The buffer protocol has no code for it: the bits travel as integers.
     let array = as_array(py, memory::alias_as(t, DType::I16).py(py)?, by)?;
@@ -54,10 +53,8 @@ fn check(py: Python<'_>, t: &Tensor, by: &str) -> PyResult<()> {
         return Err(types::unread("TP4003", "the values of a tensor were", by, types::OWN_OP)).py(py);
     }
     if !t.device().is_cpu() {
-        return Err(PyTypeError::new_err(format!(
-            "the tensor is on {}; move it with .cpu() first",
-            t.device()
-        )));
+        // NumPy asks for a TypeError where there is no array.
+        return Err(types::elsewhere(t, ErrorKind::Argument)).py(py);
     }
     // Kernels run with grad mode off: what they write is seen through the version counter.
     if t.requires_grad() && tp_dispatch::state::is_grad_enabled() {
@@ -77,7 +74,7 @@ pub fn tensor_array<'py>(
     py: Python<'py>,
     x: &Bound<'py, PyAny>,
     dtype: Option<Bound<'py, PyAny>>,
-    copy: Option<bool>,
+    #[pyo3(from_py_with = given::optional_flag)] copy: Option<bool>,
 ) -> PyResult<Bound<'py, PyAny>> {
     guarded(|| {
         let array = share(py, &tensor_of(x)?, "numpy.asarray(x)")?;
@@ -89,7 +86,7 @@ pub fn tensor_array<'py>(
             (true, Some(true)) => array.call_method0("copy"),
             (true, _) => Ok(array),
             (false, Some(false)) => {
-                Err(PyValueError::new_err("another dtype needs a copy, and copy is False"))
+                Err(Error::value("TP1048", "another dtype needs a copy, and copy is False")).py(py)
             }
             (false, _) => {
                 let kwargs = PyDict::new(py);

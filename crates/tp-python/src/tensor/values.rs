@@ -3,9 +3,9 @@
 use super::{builtin as ops, tensor_of, transfer};
 use crate::error::IntoPyResult;
 use crate::error::guarded;
+use crate::given;
 use crate::hot::convert;
 use crate::types;
-use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use tp_dispatch::{Arg, Error, Result};
@@ -68,10 +68,8 @@ pub fn tensor_format(py: Python<'_>, x: &Bound<'_, PyAny>, spec: &str) -> PyResu
             return Ok(x.str()?.to_string());
         }
         if t.ndim() > 0 {
-            return Err(PyTypeError::new_err(format!(
-                "format '{spec}' needs one value; the tensor has shape {:?}",
-                t.sizes()
-            )));
+            let message = format!("format '{spec}' needs one value; the tensor has shape {:?}", t.sizes());
+            return Err(Error::argument("TP1112", message)).py(py);
         }
         let value = types::scalar_object(py, types::item_by(&t, "format(x, spec)").py(py)?)?;
         value.call_method1("__format__", (spec,))?.extract()
@@ -80,8 +78,9 @@ pub fn tensor_format(py: Python<'_>, x: &Bound<'_, PyAny>, spec: &str) -> PyResu
 
 /// Seeds the random ops of this process.
 #[pyfunction]
-pub fn manual_seed(seed: u64) -> PyResult<()> {
+pub fn manual_seed(seed: &Bound<'_, PyAny>) -> PyResult<()> {
     guarded(|| {
+        let seed: u64 = given::read("manual_seed", "seed", seed)?;
         tp_kernels::random::manual_seed(seed);
         Ok(())
     })

@@ -52,6 +52,11 @@ fn refusal(t: &Tensor) -> Option<String> {
     None
 }
 
+/// A write through the buffer is refused where an op that writes would refuse it.
+fn is_readonly(t: &Tensor) -> bool {
+    tp_dispatch::check::check_writable(t).is_err()
+}
+
 unsafe extern "C" fn get_buffer(op: Obj, view: *mut Py_buffer, flags: c_int) -> c_int {
     // SAFETY: called by CPython on a live tensor with the lock held; `view` is writable.
     ret::guard_int(|| unsafe {
@@ -92,7 +97,7 @@ unsafe fn export(op: Obj, view: *mut Py_buffer, flags: c_int) -> Result<(), Stri
         v.buf = if t.data_ptr().is_null() { ptr::dangling_mut::<u64>().cast() } else { t.data_ptr().cast() };
         v.len = t.nbytes() as isize;
         v.itemsize = item;
-        v.readonly = t.storage().is_readonly().into();
+        v.readonly = is_readonly(t).into();
         v.ndim = if asked(ffi::PyBUF_ND) { t.ndim() as c_int } else { 1 };
         v.format = if asked(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { ptr::null_mut() };
         v.shape = if asked(ffi::PyBUF_ND) { exported.shape.as_ptr().cast_mut() } else { ptr::null_mut() };
@@ -108,8 +113,8 @@ unsafe fn export(op: Obj, view: *mut Py_buffer, flags: c_int) -> Result<(), Stri
 
 fn check_request(t: &Tensor, flags: c_int) -> Result<(), String> {
     let asked = |flag: c_int| flags & flag == flag;
-    if asked(ffi::PyBUF_WRITABLE) && t.storage().is_readonly() {
-        return Err("the tensor is read-only".into());
+    if asked(ffi::PyBUF_WRITABLE) && is_readonly(t) {
+        return Err("the tensor is read-only, or several of its elements share one place in memory".into());
     }
     let c = t.is_contiguous();
     let fortran = || {

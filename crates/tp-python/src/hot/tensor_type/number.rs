@@ -108,7 +108,7 @@ unsafe fn binary(i: usize, a: Obj, b: Obj) -> Obj {
     ret::guard(|| unsafe {
         match packet::operator(&ops().binary[i], a, b) {
             Some(done) => done,
-            None => foreign(a, b),
+            None => foreign(a, b).map_err(|e| e.with_op(ops().binary[i].tensor.name())),
         }
     })
 }
@@ -121,7 +121,7 @@ unsafe fn foreign(a: Obj, b: Obj) -> Result<Obj> {
     unsafe {
         for obj in [a, b] {
             if ffi::PyLong_Check(obj) != 0 {
-                convert::number(obj)?;
+                convert::number(obj).map_err(too_large)?;
             }
             if !shell::is_tensor(obj)
                 && let Some(way) = refusals::foreign_array(obj)
@@ -134,6 +134,16 @@ unsafe fn foreign(a: Obj, b: Obj) -> Result<Obj> {
     }
 }
 
+/// Names the operand in the refusal of an integer that no dtype holds.
+#[cold]
+fn too_large(e: Error) -> Error {
+    if e.code() != "TP1007" {
+        return e;
+    }
+    Error::argument("TP1007", format!("the operand that is a number: {}", e.message()))
+        .note("a float holds it, rounded: write float(n)")
+}
+
 #[inline(always)]
 unsafe fn inplace(i: usize, a: Obj, b: Obj) -> Obj {
     // SAFETY: `a` is a tensor, for in-place slots are looked up on the left operand's type only.
@@ -144,7 +154,8 @@ unsafe fn inplace(i: usize, a: Obj, b: Obj) -> Obj {
         if shell::is_tensor(b) {
             call(op.tensor, &[target, Arg::Tensor(shell::tensor_of(b))], &mut rets)?;
         } else {
-            let Some(s) = convert::number(b)? else { return Ok(not_implemented()) };
+            let read = convert::number(b).map_err(|e| too_large(e).with_op(op.scalar.name()))?;
+            let Some(s) = read else { return Ok(not_implemented()) };
             call(op.scalar, &[target, Arg::Scalar(s)], &mut rets)?;
         }
         Ok(new_ref(a))

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::error::IntoPyResult;
 use crate::error::guarded;
+use crate::given;
 use crate::hot::{ffi as x, shell};
 use crate::tensor::{self, DeviceArg, builtin as ops, transfer};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -118,7 +119,7 @@ pub fn from_dlpack<'py>(
     py: Python<'py>,
     x: &Bound<'py, PyAny>,
     device: Option<DeviceArg>,
-    copy: Option<bool>,
+    #[pyo3(from_py_with = given::optional_flag)] copy: Option<bool>,
 ) -> PyResult<Bound<'py, PyAny>> {
     guarded(|| {
         let t = take(x, device.map(|d| d.0), copy)?;
@@ -178,7 +179,7 @@ fn request<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = x.py();
     let Ok(method) = x.getattr(intern!(py, "__dlpack__")) else {
-        return Err(PyTypeError::new_err(format!("{} has no __dlpack__: it cannot be shared", x.get_type())));
+        return Err(given::wrong("from_dlpack", "x", "an object with __dlpack__", x));
     };
     let answer = if device.is_none() && copy.is_none() {
         with_version(&method)

@@ -1,0 +1,97 @@
+"""Arguments of the functions that are written in Python, held to what they take before anything happens.
+
+Each check returns the value, or raises ArgumentError naming function, argument and what was wanted. Arguments of ops are
+held to their schemas, those of the extension's functions in the extension; nothing of that is here.
+"""
+
+from __future__ import annotations
+
+import operator
+
+from tensorplay._native import Tensor
+from tensorplay.errors import ArgumentError
+
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+__all__ = ["boolean", "function", "instance", "integer", "items", "string", "tensor", "tensors"]
+
+
+def _wrong(owner: str, name: str, wanted: str, value: object, code: str = "TP1002") -> ArgumentError:
+    return ArgumentError(
+        f"{owner}: argument {name!r} must be {wanted}, got {type(value).__name__}", code=code
+    )
+
+
+def instance(owner: str, name: str, value: Any, kinds: Any, wanted: str) -> Any:
+    """`value`, which is of one of `kinds`."""
+    if not isinstance(value, kinds):
+        raise _wrong(owner, name, wanted, value)
+    return value
+
+
+def string(owner: str, name: str, value: Any, wanted: str = "str") -> str:
+    """Text: a string that UTF-8 can hold."""
+    if not isinstance(value, str):
+        raise _wrong(owner, name, wanted, value)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ArgumentError(
+                f"{owner}: argument {name!r} is no text: {value!r} holds half a surrogate pair", code="TP1002"
+            ) from None
+    return value
+
+
+def boolean(owner: str, name: str, value: Any) -> bool:
+    """True or False."""
+    if value is not True and value is not False:
+        raise _wrong(owner, name, "True or False", value)
+    return bool(value)
+
+
+def integer(owner: str, name: str, value: Any) -> int:
+    """An int, or what stands for one (`__index__`)."""
+    if isinstance(value, int):
+        return value
+    if not hasattr(type(value), "__index__") or isinstance(value, Tensor):
+        raise _wrong(owner, name, "int", value)
+    return operator.index(value)
+
+
+def tensor(owner: str, name: str, value: Any) -> Tensor:
+    """A Tensor."""
+    if not isinstance(value, Tensor):
+        raise _wrong(owner, name, "Tensor", value)
+    return value
+
+
+def function(owner: str, name: str, value: Any) -> Callable[..., Any]:
+    """Something that can be called."""
+    if not callable(value):
+        raise _wrong(owner, name, "a function", value, code="TP4106")
+    found: Callable[..., Any] = value
+    return found
+
+
+def items(
+    owner: str, name: str, value: Any, wanted: str = "a list or tuple", code: str = "TP1002"
+) -> list[Any]:
+    """What a list, a tuple or another iterable that is no text and no tensor holds."""
+    if isinstance(value, (str, bytes, dict, Tensor)) or not hasattr(value, "__iter__"):
+        raise _wrong(owner, name, wanted, value, code)
+    return list(value)
+
+
+def tensors(owner: str, name: str, value: Any, *, optional: bool = False) -> list[Any]:
+    """One Tensor or several, as a list; with `optional` some of them may be None."""
+    if isinstance(value, Tensor):
+        return [value]
+    found = items(owner, name, value, "a Tensor or a list of Tensors", "TP3305")
+    for i, one in enumerate(found):
+        if not (isinstance(one, Tensor) or (optional and one is None)):
+            raise _wrong(owner, f"{name}[{i}]", "Tensor or None" if optional else "Tensor", one, "TP3305")
+    return found
