@@ -108,7 +108,8 @@ def checkpoint(fn: Callable[..., Any], *args: Any, preserve_rng_state: bool = Tr
     `preserve_rng_state` it draws the same random numbers, whatever other threads draw, and the sequence of the process
     goes on as if it had run once. ContractError when it saves other tensors the second time.
     """
-    if not is_grad_enabled():
+    # What a captured region keeps for its backward is decided when it is split, and random draws are ops of it.
+    if not is_grad_enabled() or _native.is_capturing():
         return fn(*args, **kwargs)
     segment = _Segment(fn, args, kwargs)
     with saved_tensors_hooks(segment.pack, segment.unpack):

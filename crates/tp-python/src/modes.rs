@@ -1,19 +1,26 @@
 //! Per-thread modes as Python sees them: grad mode, and whether a capture is going on.
 
-use crate::error::guarded;
+use crate::error::{IntoPyResult, guarded};
 use pyo3::prelude::*;
 use tp_dispatch::state;
+use tp_graph::capture::watch;
 
 /// Whether this thread records operations for differentiation.
 #[pyfunction]
 fn is_grad_enabled() -> PyResult<bool> {
-    guarded(|| Ok(state::is_grad_enabled()))
+    guarded(|| {
+        watch::ask_grad_mode();
+        Ok(state::is_grad_enabled())
+    })
 }
 
 /// Sets grad mode of this thread and returns the mode before.
 #[pyfunction]
 fn set_grad_enabled(enabled: bool) -> PyResult<bool> {
-    guarded(|| Ok(state::set_grad_enabled(enabled)))
+    guarded(|| {
+        watch::note_mode();
+        Ok(state::set_grad_enabled(enabled))
+    })
 }
 
 /// Whether this thread is inside a capture.
@@ -30,8 +37,9 @@ fn get_num_threads() -> PyResult<usize> {
 
 /// Sets the number of threads that large kernels are split over.
 #[pyfunction]
-fn set_num_threads(n: usize) -> PyResult<()> {
+fn set_num_threads(py: Python<'_>, n: usize) -> PyResult<()> {
     guarded(|| {
+        watch::once("set_num_threads()", "call it before").py(py)?;
         tp_expr::pool::set_num_threads(n.max(1));
         Ok(())
     })

@@ -251,13 +251,7 @@ pub fn item(t: &Tensor) -> Result<Scalar> {
     if t.is_batched() {
         return Err(crate::batch::no_value());
     }
-    if t.is_fake() {
-        let mut e = Error::capture("TP4003", "the value of a tensor was read during capture");
-        if let Some(at) = tp_dispatch::host::location() {
-            e = e.note(format!("read at {at}"));
-        }
-        return Err(e.note("keep the value a tensor, or pass the number in as an argument"));
-    }
+    tp_graph::capture::watch::has_value(t)?;
     if t.numel() != 1 {
         return Err(Error::value(
             "TP1112",

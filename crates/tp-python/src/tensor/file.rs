@@ -120,9 +120,7 @@ pub fn save(
 
 fn prepare(t: &Tensor) -> Result<Saved> {
     let local = transfer::to_device(&t.detach(), Device::CPU)?;
-    if local.is_fake() {
-        return Err(Error::capture("TP4003", "the values of a tensor were read during capture"));
-    }
+    tp_graph::capture::watch::reads_values(&local)?;
     let tensor = ops::CONTIGUOUS.run(&[Arg::Tensor(&local)])?;
     let shape = tensor.sizes().iter().map(|&s| s as usize).collect();
     Ok(Saved { tensor, shape })
@@ -161,6 +159,7 @@ pub fn load<'py>(
     device: Option<super::DeviceArg>,
 ) -> PyResult<Bound<'py, PyDict>> {
     guarded(|| {
+        tp_graph::capture::watch::once("load()", "load the file before the call").py(py)?;
         let (mut file, header) = open(&path)?;
         let out = PyDict::new(py);
         for name in header.offset_keys() {

@@ -20,9 +20,7 @@ pub fn tensor_bytes<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Bou
 }
 
 fn bytes_of(t: &Tensor) -> Result<Tensor> {
-    if t.is_fake() {
-        return Err(Error::capture("TP4003", "the values of a tensor were read during capture"));
-    }
+    tp_graph::capture::watch::reads_values(t)?;
     let item = t.dtype().itemsize() as i64;
     if !t.is_contiguous() || !t.device().is_cpu() {
         return Err(Error::value("TP1159", "only a contiguous CPU tensor has its bytes in a row"));
@@ -93,8 +91,9 @@ fn typed(
 pub fn tensor_storage(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<(usize, usize)> {
     guarded(|| {
         let t = tensor_of(x)?;
-        if t.is_fake() {
-            return Err(Error::capture("TP4005", "the address of a storage was read during capture")).py(py);
+        if t.is_fake() || tp_graph::capture::active() {
+            let message = "the address of a storage was read during capture";
+            return Err(tp_graph::capture::watch::refusal("TP4005", message)).py(py);
         }
         Ok((t.storage().data() as usize, t.storage().nbytes()))
     })
@@ -106,6 +105,7 @@ pub fn storage_copy(py: Python<'_>, to: &Bound<'_, PyAny>, from: &Bound<'_, PyAn
     guarded(|| {
         let (to, from) = (tensor_of(to)?, tensor_of(from)?);
         let (a, b) = (to.storage(), from.storage());
+        tp_graph::capture::watch::once("copying a storage", "copy the tensor: x.copy_(y)").py(py)?;
         let checked = if a.nbytes() != b.nbytes() {
             Err(Error::value("TP1161", format!("storages of {} and {} bytes", a.nbytes(), b.nbytes())))
         } else if a.is_readonly() {

@@ -45,9 +45,7 @@ fn check(py: Python<'_>, t: &Tensor) -> PyResult<()> {
     if t.is_batched() {
         return Err(crate::batch::no_value()).py(py);
     }
-    if t.is_fake() {
-        return Err(Error::capture("TP4003", "the values of a tensor were read during capture")).py(py);
-    }
+    tp_graph::capture::watch::reads_values(t).py(py)?;
     if !t.device().is_cpu() {
         return Err(PyTypeError::new_err(format!(
             "the tensor is on {}; move it with .cpu() first",

@@ -22,6 +22,9 @@ const PREFIX: &str = "tensor(";
 pub unsafe fn text(op: Obj) -> Result<String> {
     // SAFETY: the caller's promise.
     let t = unsafe { shell::tensor_of(op) };
+    if tp_graph::capture::active() {
+        tp_graph::capture::watch::reads_values(t)?;
+    }
     let mut out = String::from(PREFIX);
     let hidden = t.is_fake() || t.device().is_meta() || !(t.device().is_cpu() || values_are_near(t));
     if hidden {

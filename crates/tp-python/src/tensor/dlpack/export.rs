@@ -16,6 +16,7 @@ use std::os::raw::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use tp_dispatch::{Arg, Error, Result};
+use tp_graph::capture::watch;
 use tp_tensor::{Device, Tensor, runtime};
 
 /// What a deleter frees: the structure the consumer sees, then the handle.
@@ -27,8 +28,8 @@ struct Lent<M> {
 
 /// The tensor as the protocol describes it; valid while a handle lives.
 pub fn describe(t: &Tensor) -> Result<DlTensor> {
-    if t.is_fake() {
-        return Err(Error::capture("TP4013", "a tensor without data cannot be exported during capture"));
+    if t.is_fake() || tp_graph::capture::active() {
+        return Err(watch::refusal("TP4013", "a tensor cannot be exported during capture"));
     }
     if t.requires_grad() {
         return Err(buffer_error("a tensor that requires a gradient cannot be exported; use x.detach()"));
