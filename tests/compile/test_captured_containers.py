@@ -66,6 +66,23 @@ def test_a_write_to_an_argument_is_refused_by_name(
     assert old == new
 
 
+def test_the_object_of_a_bound_method_is_watched() -> None:
+    """G3: `tp.compile(model.forward)` and a compiled method see writes to self."""
+
+    class Model:
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return x * 2.0
+
+    m = Model()
+    for compiled in (tp.compile(m.forward), functools.partial(tp.compile(Model.forward), m)):
+        with pytest.raises(CaptureError, match="its argument 'self'"):
+            compiled(tp.ones((2,)))
+    assert vars(m) == {}
+
+
 def test_keyword_arguments_are_watched() -> None:
     """G3: by the name they are passed under."""
 
@@ -225,6 +242,8 @@ def test_an_integer_beyond_64_bits_is_guarded_by_value() -> None:
         lambda n: n**-1,
         lambda n: n**0.5,
         lambda n: 2**n,
+        lambda n: n * 2**63,
+        lambda n: n * 2**62 * 2,
         lambda n: pow(n, 2, 7),
         lambda n: round(n, -1),
         lambda n: n << 1,

@@ -11,8 +11,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyInt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use tp_dispatch::Error;
 use tp_dispatch::fake::dynamic::{self, FakeContext};
+use tp_dispatch::{Error, host};
 use tp_graph::capture::watch;
 use tp_tensor::symbols::{Poly, Relation, Statement, Symbols};
 use tp_tensor::{Dim, TensorError};
@@ -50,7 +50,10 @@ fn operand(obj: &Bound<'_, PyAny>, table: &Arc<Symbols>) -> PyResult<Option<Poly
     if !obj.is_instance_of::<PyInt>() {
         return Ok(None);
     }
-    Ok(Some(Poly::constant(obj.extract()?)))
+    match obj.extract() {
+        Ok(number) => Ok(Some(Poly::constant(number))),
+        Err(_) => Err(beyond(format!("{obj} beside a symbolic size"))).py(obj.py()),
+    }
 }
 
 #[cold]
@@ -59,10 +62,20 @@ pub fn of_another_capture(poly: &Poly) -> Error {
         .note("do not keep sizes in globals or attributes while a function is being captured")
 }
 
+/// What is written has numbers that 64 bits do not hold.
+#[cold]
+fn beyond(what: String) -> Error {
+    let e = Error::capture("TP4002", format!("{what} has numbers that do not fit in 64 bits"));
+    match host::location() {
+        Some(at) => e.note(format!("needed at {at}")),
+        None => e,
+    }
+}
+
 /// A number that leaves 64 bits on the way.
 #[cold]
 fn too_large(left: &Poly, sign: &str, right: &Poly) -> Error {
-    Error::capture("TP4002", format!("{left} {sign} {right} has numbers that do not fit in 64 bits"))
+    beyond(format!("{left} {sign} {right}"))
 }
 
 pub fn object<'py>(py: Python<'py>, poly: Poly, table: &Arc<Symbols>) -> PyResult<Bound<'py, PyAny>> {

@@ -358,7 +358,7 @@ impl FlatCall {
         let mut values = values.iter().cloned();
         let args = PyTuple::new(py, all(py, &self.args, &mut values)?)?;
         if self.kwargs.is_empty() {
-            let watch = self.watch(parameters, &args, None)?;
+            let watch = self.watch(func, parameters, &args, None)?;
             let out = func.call1(args)?;
             return unwritten(watch.as_ref()).map(|()| out);
         }
@@ -366,25 +366,32 @@ impl FlatCall {
         for (key, tree) in &self.kwargs {
             kwargs.set_item(key.bind(py), unflatten(py, tree, &mut values)?)?;
         }
-        let watch = self.watch(parameters, &args, Some(&kwargs))?;
+        let watch = self.watch(func, parameters, &args, Some(&kwargs))?;
         let out = func.call(args, Some(&kwargs))?;
         unwritten(watch.as_ref()).map(|()| out)
     }
 
-    /// Looks at what the arguments hold besides tensors and numbers; None where they hold nothing.
+    /// Notes what the arguments hold besides tensors and numbers; None where they hold nothing.
     fn watch<'py>(
         &self,
+        func: &Bound<'py, PyAny>,
         parameters: &[String],
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let is_leaf = |tree: &Tree| matches!(tree, Tree::Leaf);
-        if self.args.iter().all(is_leaf) && self.kwargs.iter().all(|(_, tree)| is_leaf(tree)) {
+        // The object of a bound method is an argument like any other.
+        let bound = func.getattr_opt("__self__")?;
+        if bound.is_none()
+            && self.args.iter().all(is_leaf)
+            && self.kwargs.iter().all(|(_, tree)| is_leaf(tree))
+        {
             return Ok(None);
         }
         let named = args.iter().enumerate().map(|(i, a)| (parameters.get(i).cloned(), i, a));
         let mut roots: Vec<(String, Bound<'py, PyAny>)> =
             named.map(|(name, i, a)| (name.unwrap_or_else(|| format!("args[{i}]")), a)).collect();
+        roots.extend(bound.map(|object| ("self".to_string(), object)));
         for (key, value) in kwargs.iter().flat_map(|k| k.iter()) {
             roots.push((key.to_string(), value));
         }
