@@ -495,8 +495,7 @@ class DebugChecks:
 def debug_checks() -> DebugChecks:
     """A context in which eager calls of this thread are checked: `with tensorplay.library.debug_checks(): ...`.
 
-    A kernel that writes to an argument which the schema does not declare (compared bit by bit, and by version), or that
-    returns another shape, dtype, stride or value than its fake kernel promises, raises ContractError (TP3211, TP3205).
-    Arguments are copied and fake kernels run for that, so that it is slow; `tensorplay.verify` looks further.
+    A kernel that writes to an argument undeclared (compared bit by bit, and by version), or returns another shape, dtype,
+    stride or value than its fake kernel promises, raises ContractError (TP3211, TP3205). Slow; see `tensorplay.verify`.
     """
     return DebugChecks()

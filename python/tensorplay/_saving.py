@@ -143,7 +143,8 @@ def checkpoint(fn: Callable[..., Any], *args: Any, preserve_rng_state: bool = Tr
     argument, or another tensor that its recorded calls read, was written to in between.
     """
     _arguments.function("checkpoint", "fn", fn)
-    if not is_grad_enabled():
+    # What a captured region keeps for its backward is decided when it is split, and random draws are ops of it.
+    if not is_grad_enabled() or _native.is_capturing():
         return fn(*args, **kwargs)
     segment = _Segment(fn, args, kwargs)
     with _hooks(segment.pack, segment.unpack, segment.read):

@@ -351,7 +351,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "TP4003",
-        "A tensor's value was read during capture.",
+        "A tensor's value was read during capture, as a number, an array or text.",
         "use where() instead of if, or pass the number in",
     ),
     ("TP4004", "A tensor without data is unknown to this capture.", "do not keep tensors of another capture"),
@@ -418,6 +418,31 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "TP4024",
         "A fake rule wrote to a tensor that it did not make.",
         "fill a buffer that the rule makes with empty or zeros, and leave real tensors alone",
+    ),
+    (
+        "TP4030",
+        "State of a tensor that is another in every run was read during capture.",
+        "read it outside, and pass it in as an argument",
+    ),
+    (
+        "TP4031",
+        "A captured function did what would take effect in the capture alone, and in no run.",
+        "do it outside of the function",
+    ),
+    (
+        "TP4032",
+        "A captured function wrote to a container or an object that it was given.",
+        "return the new value, and write it where the function is called",
+    ),
+    (
+        "TP4033",
+        "A result holds a tensor or a size of the capture where a run cannot put its own.",
+        "return it by itself, or in a list, tuple, dict, deque or dataclass",
+    ),
+    (
+        "TP4034",
+        "A captured function wrote in place to a tensor that requires a gradient and was computed outside.",
+        "return the new value, or clone the tensor first",
     ),
     (
         "TP4101",

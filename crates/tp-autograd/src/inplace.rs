@@ -122,6 +122,9 @@ fn check_written(call: &Call<'_>, t: &Tensor, has_rule: bool) -> Result<()> {
 
 /// A leaf's value must not change under its gradient.
 fn check_leaf(node: &NodeRef) -> Result<()> {
+    if meta::viewed_leaf(node).is_some_and(|leaf| leaf.stands_for_computed()) {
+        return Err(outside_written());
+    }
     let message = if node.is_leaf() {
         "a leaf that requires grad is used in an in-place operation"
     } else if meta::views_leaf(node) {
@@ -130,6 +133,18 @@ fn check_leaf(node: &NodeRef) -> Result<()> {
         return Ok(());
     };
     Err(leaf_written(message))
+}
+
+/// Its history would have to change behind the caller's back.
+#[cold]
+fn outside_written() -> Error {
+    let message = "writes to a tensor that requires grad and was computed outside of the captured function";
+    let e = Error::capture("TP4034", message);
+    let e = match tp_dispatch::host::location() {
+        Some(at) => e.note(format!("captured at {at}")),
+        None => e,
+    };
+    e.note("return the new value, clone() the tensor first, or write to it outside of the function")
 }
 
 #[cold]

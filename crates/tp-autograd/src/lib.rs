@@ -19,7 +19,9 @@ mod spin;
 pub mod tape;
 mod view;
 
-pub use engine::{GradOptions, backward, backward_from, grad, hide_leaf, reaches_other_leaf};
+pub use engine::{
+    GradOptions, backward, backward_from, grad, hide_leaf, reaches_other_leaf, reaches_outside,
+};
 pub use hooks::{HostHooks, set_host_hooks};
 pub use inplace::Rewritten;
 pub use kernel::install;

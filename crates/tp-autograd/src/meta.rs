@@ -270,14 +270,16 @@ fn behind(t: &Tensor, node: NodeRef, nr: u32, version: u32) -> Result<(NodeRef, 
 
 /// True when the node only views a leaf's memory.
 pub(crate) fn views_leaf(node: &NodeRef) -> bool {
+    viewed_leaf(node).is_some()
+}
+
+/// The leaf that the node is of, or only views.
+pub(crate) fn viewed_leaf(node: &NodeRef) -> Option<&NodeRef> {
     let mut node = node;
     while node.is_view() {
-        match node.edges().first() {
-            Some(edge) => node = &edge.node,
-            None => return false,
-        }
+        node = &node.edges().first()?.node;
     }
-    node.is_leaf()
+    node.is_leaf().then_some(node)
 }
 
 #[cold]
@@ -320,6 +322,14 @@ pub fn grad_fn_edge(t: &Tensor) -> Option<(NodeRef, u32)> {
         return Some((node, 0));
     }
     (!node.is_leaf()).then_some((node, nr))
+}
+
+/// Says that the leaf `fake`, which requires a gradient, stands for `real`: what is done to its history is done to
+/// somebody else's.
+pub fn stand_for(fake: &Tensor, real: &Tensor) -> Result<()> {
+    let (node, _) = gradient_edge(fake)?;
+    node.stand(!is_leaf(real));
+    Ok(())
 }
 
 /// Asks for gradients with respect to a leaf, or no longer.

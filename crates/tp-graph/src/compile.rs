@@ -161,8 +161,10 @@ impl CompiledFunction {
         let scope = CaptureScope::begin();
         let fakes = capture::fake_inputs(&scope, args, names)?;
         let (outputs, structure) = f(&fakes)?;
-        let operands = scope.recorder().outputs(&outputs)?;
+        let operands = scope.outputs(&outputs)?;
+        let (asked, grad_mode) = scope.recorder().take_asked();
         joint::check_written(&scope, args, &fakes)?;
+        joint::check_outputs(&outputs)?;
         let returned = operands.len();
         let joint = match joint::is_training(&outputs) {
             true => Some(joint::run(&scope, args, &fakes, &outputs, &operands)?),
@@ -174,7 +176,7 @@ impl CompiledFunction {
         graph.check()?;
         let ops = captured_ops(&graph);
         let (graph, removed) = passes::simplify(&graph);
-        let context = context(&graph, args, &lifted, ops);
+        let context = Context { asked, grad_mode, ..context(&graph, args, &lifted, ops) };
         let guards = GuardSet::new(args, names, context);
         let half = Half { graph, removed, guards, lifted, structure, returned, number };
         match joint {
@@ -348,7 +350,7 @@ fn context(graph: &Graph, args: &[Arg<'_>], lifted: &[Tensor], ops: Vec<OpHandle
             }
         }
     }
-    Context { memory: pairs, ops, lifted: lifted.to_vec() }
+    Context { memory: pairs, ops, lifted: lifted.to_vec(), ..Context::default() }
 }
 
 /// Every op that was captured, those included whose nodes are simplified away.

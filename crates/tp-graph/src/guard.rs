@@ -4,6 +4,7 @@
 //! the definitions of the user's ops that were captured.
 
 use crate::capture::literal;
+use crate::capture::watch::{Answer, Asked, Fact};
 use crate::ir::{Const, Operand};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub struct GuardSet {
     changes: AtomicU64,
     /// Lifted tensors, and whether each required a gradient.
     lifted: Box<[(Tensor, bool)]>,
+    /// What the function asked of tensors beside their specs, and was told.
+    asked: Box<[(Subject, Fact, Answer)]>,
     /// Besides the arguments one by one there are only casts and registrations to look at.
     is_simple: bool,
 }
@@ -53,6 +56,13 @@ impl OpGuard {
     fn holds(&self) -> bool {
         self.seen == if self.custom { self.op.contract() } else { self.op.revision() }
     }
+}
+
+/// The tensor that a fact is of: an argument, or one that the function reaches on its own.
+#[derive(Debug)]
+enum Subject {
+    Argument(u32),
+    Held(Tensor),
 }
 
 #[derive(Debug)]
@@ -152,6 +162,9 @@ pub struct Context {
     pub memory: Vec<(Place, Place)>,
     pub ops: Vec<OpHandle>,
     pub lifted: Vec<Tensor>,
+    pub asked: Vec<Asked>,
+    /// The function asked for grad mode.
+    pub grad_mode: bool,
 }
 
 impl GuardSet {
@@ -167,7 +180,7 @@ impl GuardSet {
         let any_grad = guards.iter().any(takes_grad) || context.lifted.iter().any(Tensor::requires_grad);
         let mut set = GuardSet {
             names: names.into(),
-            grad_mode: any_grad.then(state::is_grad_enabled),
+            grad_mode: (any_grad || context.grad_mode).then(state::is_grad_enabled),
             autocast: state::autocast(),
             same: same_tensors(args),
             memory: Box::default(),
@@ -175,12 +188,16 @@ impl GuardSet {
             changes: AtomicU64::new(registry::changes()),
             ops: context.ops.into_iter().map(OpGuard::of).collect(),
             lifted: context.lifted.into_iter().map(|t| (t.clone(), t.requires_grad())).collect(),
+            asked: context.asked.into_iter().map(|asked| subject(args, asked)).collect(),
             args: guards,
             is_simple: false,
         };
         set.memory = context.memory.into_iter().map(|(a, b)| (a, b, set.share_memory(args, a, b))).collect();
-        set.is_simple =
-            set.grad_mode.is_none() && set.same.is_empty() && set.memory.is_empty() && set.lifted.is_empty();
+        set.is_simple = set.grad_mode.is_none()
+            && set.same.is_empty()
+            && set.memory.is_empty()
+            && set.lifted.is_empty()
+            && set.asked.is_empty();
         set
     }
 
@@ -223,6 +240,7 @@ impl GuardSet {
             && self.memory.iter().all(|&(a, b, shared)| self.share_memory(args, a, b) == shared)
             && (registry::changes() == self.changes.load(Ordering::Relaxed) || self.ops_hold())
             && self.lifted.iter().all(|(t, grad)| t.requires_grad() == *grad)
+            && self.asked.iter().all(|asked| asked_holds(args, asked))
     }
 
     /// Something was registered since: whether it concerns an op that was captured.
@@ -284,8 +302,11 @@ impl GuardSet {
                 }
             };
         }
-        match self.lifted.iter().position(|(t, grad)| t.requires_grad() != *grad) {
-            Some(i) => format!("lifted{i}.requires_grad == {}, which changed", python_bool(self.lifted[i].1)),
+        if let Some(i) = self.lifted.iter().position(|(t, grad)| t.requires_grad() != *grad) {
+            return format!("lifted{i}.requires_grad == {}, which changed", python_bool(self.lifted[i].1));
+        }
+        match self.asked.iter().find(|asked| !asked_holds(args, asked)) {
+            Some(asked) => format!("{}, which changed", self.asked_text(asked)),
             None => "no guard".to_string(),
         }
     }
@@ -310,11 +331,20 @@ impl GuardSet {
         }));
         let grads = self.lifted.iter().enumerate();
         out.extend(grads.map(|(i, (_, grad))| format!("lifted{i}.requires_grad == {}", python_bool(*grad))));
+        out.extend(self.asked.iter().map(|asked| self.asked_text(asked)));
         out
     }
 
     fn name(&self, i: usize) -> String {
         self.names.get(i).map_or_else(|| format!("arg{i}"), ToString::to_string)
+    }
+
+    fn asked_text(&self, (subject, fact, answer): &(Subject, Fact, Answer)) -> String {
+        let name = match subject {
+            Subject::Argument(i) => self.name(*i as usize),
+            Subject::Held(_) => "a tensor that the function reaches on its own".to_string(),
+        };
+        fact.text(&name, answer)
     }
 
     fn memory_text(&self, a: Place, b: Place, shared: bool) -> String {
@@ -325,6 +355,23 @@ impl GuardSet {
         };
         format!("{} and {} {verb} memory", name(a), name(b))
     }
+}
+
+fn subject(args: &[Arg<'_>], asked: Asked) -> (Subject, Fact, Answer) {
+    let is_it = |arg: &Arg<'_>| arg.tensor().is_some_and(|t| t.same(&asked.of));
+    let subject = match args.iter().position(is_it) {
+        Some(i) => Subject::Argument(i as u32),
+        None => Subject::Held(asked.of),
+    };
+    (subject, asked.fact, asked.answer)
+}
+
+fn asked_holds(args: &[Arg<'_>], (subject, fact, answer): &(Subject, Fact, Answer)) -> bool {
+    let t = match subject {
+        Subject::Argument(i) => args.get(*i as usize).and_then(Arg::tensor),
+        Subject::Held(t) => Some(t),
+    };
+    t.is_some_and(|t| fact.of(t) == *answer)
 }
 
 fn same(args: &[Arg<'_>], i: u32, j: u32) -> bool {
@@ -354,7 +401,7 @@ fn literal_holds(guard: &Operand, arg: &Arg<'_>) -> bool {
     }
 }
 
-fn python_bool(v: bool) -> &'static str {
+pub(crate) fn python_bool(v: bool) -> &'static str {
     if v { "True" } else { "False" }
 }
 

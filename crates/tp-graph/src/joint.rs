@@ -1,11 +1,11 @@
 //! Capturing a training region: the function ran over fakes with the tape on; now the tape's own backward runs over
 //! them too, under the same capture, so that the backward graph comes from the rules that eager code uses.
 
-use crate::capture::CaptureScope;
+use crate::capture::{CaptureScope, watch};
 use crate::entity::ValueId;
 use crate::guard::Place;
 use crate::ir::{Def, InputKind, Operand};
-use tp_autograd::GradOptions;
+use tp_autograd::{GradOptions, meta};
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::{Arg, Error, Registry, Result, Rets, Value, dispatcher, state};
 use tp_tensor::{Tensor, TensorSpec};
@@ -116,6 +116,26 @@ pub(crate) fn check_written(scope: &CaptureScope, args: &[Arg<'_>], fakes: &[Val
         Some(i) => refuse(format!("a tensor that the function reaches on its own (lifted{i})")),
         None => Ok(()),
     }
+}
+
+/// An output whose gradient state the function set: a run's tensor would come without it.
+pub(crate) fn check_outputs(outputs: &[Value]) -> Result<()> {
+    for (i, t) in outputs.iter().enumerate().filter_map(|(i, v)| Some((i, v.tensor()?))) {
+        if watch::behind(t).is_some() {
+            continue;
+        }
+        let what = if t.requires_grad() && meta::is_leaf(t) {
+            "requires_grad set by the function"
+        } else if meta::grad(t).is_some() || meta::retains_grad(t) {
+            "a gradient kept by the function"
+        } else {
+            continue;
+        };
+        let e =
+            Error::capture("TP4031", format!("output {i} is returned with {what}, which no run would do"));
+        return Err(e.note("set it on the tensor that the call returns, or return the gradient itself"));
+    }
+    Ok(())
 }
 
 fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {

@@ -1,20 +1,27 @@
 //! Per-thread modes as Python sees them: grad mode, and whether a capture is going on.
 
-use crate::error::guarded;
+use crate::error::{IntoPyResult, guarded};
 use crate::given;
 use pyo3::prelude::*;
 use tp_dispatch::state;
+use tp_graph::capture::watch;
 
 /// Whether this thread records operations for differentiation.
 #[pyfunction]
 fn is_grad_enabled() -> PyResult<bool> {
-    guarded(|| Ok(state::is_grad_enabled()))
+    guarded(|| {
+        watch::ask_grad_mode();
+        Ok(state::is_grad_enabled())
+    })
 }
 
 /// Sets grad mode of this thread and returns the mode before.
 #[pyfunction]
 fn set_grad_enabled(enabled: bool) -> PyResult<bool> {
-    guarded(|| Ok(state::set_grad_enabled(enabled)))
+    guarded(|| {
+        watch::note_mode();
+        Ok(state::set_grad_enabled(enabled))
+    })
 }
 
 /// Whether this thread is inside a capture.
@@ -33,6 +40,7 @@ fn get_num_threads() -> PyResult<usize> {
 #[pyfunction]
 fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
     guarded(|| {
+        watch::once("set_num_threads()", "call it before").py(n.py())?;
         let n: usize = given::read("set_num_threads", "n", n)?;
         tp_expr::pool::set_num_threads(n.max(1));
         Ok(())

@@ -18,6 +18,7 @@ use tp_dispatch::{
     Arg, DispatchKey, Effects, FakeRule, GradSpec, Kernel, OpDef, OpHandle, Provenance, Registration,
     Registry, Schema, Value, dispatcher, fake,
 };
+use tp_graph::capture::watch;
 
 /// Op objects by `ns::name`; made once per name and kept.
 fn packets(py: Python<'_>) -> &Bound<'_, PyDict> {
@@ -360,13 +361,20 @@ pub fn kernel_function<'py>(
 /// Puts the kernel of that name in front for this thread; returns a token.
 #[pyfunction]
 pub fn push_preference(py: Python<'_>, name: &str, kernel: &str) -> PyResult<u64> {
-    guarded(|| push(lookup(py, name)?, PreferenceKind::Prefer(kernel.into())))
+    guarded(|| {
+        let way_out = "enter it around the call, or call one kernel by library.get_kernel";
+        watch::once(&format!("prefer('{kernel}')"), way_out).py(py)?;
+        push(lookup(py, name)?, PreferenceKind::Prefer(kernel.into()))
+    })
 }
 
 /// Enables or disables the kernels of a slot for this thread; returns a token.
 #[pyfunction]
 pub fn push_enabled(py: Python<'_>, name: &str, slot: &str, enabled: bool) -> PyResult<u64> {
-    guarded(|| push(lookup(py, name)?, PreferenceKind::Enabled(slot_of(slot)?, enabled)))
+    guarded(|| {
+        watch::once("set_kernel_enabled()", "enter it around the call").py(py)?;
+        push(lookup(py, name)?, PreferenceKind::Enabled(slot_of(slot)?, enabled))
+    })
 }
 
 fn push(op: OpHandle, what: PreferenceKind) -> PyResult<u64> {
@@ -436,8 +444,9 @@ pub fn call_kernel<'py>(
 
 /// Enters debug mode on this thread.
 #[pyfunction]
-pub fn push_debug() -> PyResult<()> {
+pub fn push_debug(py: Python<'_>) -> PyResult<()> {
     guarded(|| {
+        watch::once("debug_checks()", "enter it around the call").py(py)?;
         state::push_debug();
         Ok(())
     })

@@ -1,10 +1,11 @@
 //! What ran, as Python objects: the frozen dataclasses of `tensorplay.outcome`, built from the Rust values.
 
-use crate::error::guarded;
+use crate::error::{IntoPyResult, guarded};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use tp_dispatch::{CallEvent, CodegenMarker, FallbackReason, Phase};
+use tp_graph::capture::watch;
 
 /// A class of `tensorplay.outcome`.
 pub fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
@@ -63,8 +64,9 @@ impl TraceSink {
         guarded(|| Ok(TraceSink(Default::default())))
     }
 
-    fn start(&self) -> PyResult<()> {
+    fn start(&self, py: Python<'_>) -> PyResult<()> {
         guarded(|| {
+            watch::once("trace()", "enter it around the call").py(py)?;
             tp_dispatch::state::push_sink(self.0.clone());
             Ok(())
         })

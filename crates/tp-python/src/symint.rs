@@ -1,6 +1,8 @@
 //! Symbolic sizes as Python objects: `SymInt`, what comparing one gives (`SymBool`), `check`, and the context of a fake
 //! rule, which makes fresh ones. An object knows the table of its capture; with those of another it does not mix.
 
+mod statements;
+
 use crate::error::{IntoPyResult, guarded};
 use crate::hot::sizes::size_object;
 use pyo3::basic::CompareOp;
@@ -11,7 +13,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use tp_dispatch::fake::dynamic::{self, FakeContext};
 use tp_dispatch::{Error, host};
-use tp_tensor::symbols::{self, Binding, Check, Poly, Relation, Statement, Symbols};
+use tp_graph::capture::watch;
+use tp_tensor::symbols::{Poly, Relation, Statement, Symbols};
 use tp_tensor::{Dim, TensorError};
 
 /// A size that only a run knows: a symbol such as `u0`, or an expression over symbols. It stands where sizes stand, in
@@ -47,7 +50,10 @@ fn operand(obj: &Bound<'_, PyAny>, table: &Arc<Symbols>) -> PyResult<Option<Poly
     if !obj.is_instance_of::<PyInt>() {
         return Ok(None);
     }
-    Ok(Some(Poly::constant(obj.extract()?)))
+    match obj.extract() {
+        Ok(number) => Ok(Some(Poly::constant(number))),
+        Err(_) => Err(beyond(format!("{obj} beside a symbolic size"))).py(obj.py()),
+    }
 }
 
 #[cold]
@@ -56,10 +62,20 @@ pub fn of_another_capture(poly: &Poly) -> Error {
         .note("do not keep sizes in globals or attributes while a function is being captured")
 }
 
+/// What is written has numbers that 64 bits do not hold.
+#[cold]
+fn beyond(what: String) -> Error {
+    let e = Error::capture("TP4002", format!("{what} has numbers that do not fit in 64 bits"));
+    match host::location() {
+        Some(at) => e.note(format!("needed at {at}")),
+        None => e,
+    }
+}
+
 /// A number that leaves 64 bits on the way.
 #[cold]
 fn too_large(left: &Poly, sign: &str, right: &Poly) -> Error {
-    Error::capture("TP4002", format!("{left} {sign} {right} has numbers that do not fit in 64 bits"))
+    beyond(format!("{left} {sign} {right}"))
 }
 
 pub fn object<'py>(py: Python<'py>, poly: Poly, table: &Arc<Symbols>) -> PyResult<Bound<'py, PyAny>> {
@@ -101,10 +117,27 @@ impl PySymInt {
         Ok(Some((quotient, by)))
     }
 
+    /// The bits of a size are the number.
+    #[cold]
+    fn bits(&self, sign: &str, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        Err(needed(format!("{} {sign} {}", self.poly, text(other)?))).py(other.py())
+    }
+
     /// The number, where ranges and checks leave one only.
     fn pinned(&self) -> Option<i64> {
         let range = self.table.range(&self.poly);
         (range.low == range.high).then(|| i64::try_from(range.low).ok()).flatten()
+    }
+}
+
+/// Factors that a power is multiplied out to, at most.
+const MOST_FACTORS: i64 = 8;
+
+/// An operand in a message.
+fn text(obj: &Bound<'_, PyAny>) -> PyResult<String> {
+    match obj.cast::<PySymInt>() {
+        Ok(size) => Ok(size.get().poly.to_string()),
+        Err(_) => Ok(obj.repr()?.to_string()),
     }
 }
 
@@ -163,19 +196,19 @@ impl PySymInt {
     }
 
     fn __truediv__(&self, py: Python<'_>, by: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| Err(needed(format!("{} / {}", self.poly, by.repr()?))).py(py))
+        guarded(|| Err(needed(format!("{} / {}", self.poly, text(by)?))).py(py))
     }
 
     fn __rtruediv__(&self, py: Python<'_>, of: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| Err(needed(format!("{} / ({})", of.repr()?, self.poly))).py(py))
+        guarded(|| Err(needed(format!("{} / ({})", text(of)?, self.poly))).py(py))
     }
 
     fn __rfloordiv__(&self, py: Python<'_>, of: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| Err(needed(format!("{} // ({})", of.repr()?, self.poly))).py(py))
+        guarded(|| Err(needed(format!("{} // ({})", text(of)?, self.poly))).py(py))
     }
 
     fn __rmod__(&self, py: Python<'_>, of: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| Err(needed(format!("{} % ({})", of.repr()?, self.poly))).py(py))
+        guarded(|| Err(needed(format!("{} % ({})", text(of)?, self.poly))).py(py))
     }
 
     fn __neg__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -240,13 +273,122 @@ impl PySymInt {
         guarded(|| Ok(self.__index__(py)? as f64))
     }
 
-    fn __repr__(&self) -> PyResult<String> {
-        guarded(|| Ok(self.poly.to_string()))
+    /// A text that a function under capture makes would say the symbol in every run.
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        guarded(|| {
+            if tp_graph::capture::active() {
+                return Err(watch::refused(needed(format!("the text of {}", self.poly)))).py(py);
+            }
+            Ok(self.poly.to_string())
+        })
     }
 
     /// As text: `f"{n:>8}"`.
     fn __format__<'py>(&self, py: Python<'py>, spec: &str) -> PyResult<Bound<'py, PyAny>> {
-        guarded(|| self.poly.to_string().into_pyobject(py)?.call_method1("__format__", (spec,)))
+        guarded(|| self.__repr__(py)?.into_pyobject(py)?.call_method1("__format__", (spec,)))
+    }
+
+    fn __pow__<'py>(
+        &self,
+        by: &Bound<'py, PyAny>,
+        modulus: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| {
+            let py = by.py();
+            let exponent = operand(by, &self.table)?.and_then(|p| p.as_constant());
+            let Some(exponent) = exponent.filter(|e| (0..=MOST_FACTORS).contains(e) && modulus.is_none())
+            else {
+                return Err(needed(format!("{} ** {}", self.poly, text(by)?))).py(py);
+            };
+            let one = Some(Poly::constant(1));
+            let power = (0..exponent).fold(one, |p, _| p.and_then(|p| p.times(&self.poly)));
+            let power = power.ok_or_else(|| too_large(&self.poly, "**", &Poly::constant(exponent))).py(py)?;
+            object(py, power, &self.table)
+        })
+    }
+
+    fn __rpow__(&self, of: &Bound<'_, PyAny>, _modulus: Option<Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
+        guarded(|| Err(needed(format!("{} ** ({})", text(of)?, self.poly))).py(of.py()))
+    }
+
+    /// A size is whole: rounding to tens and hundreds alone depends on the number.
+    #[pyo3(signature = (ndigits = None))]
+    fn __round__(slf: PyRef<'_, Self>, ndigits: Option<i64>) -> PyResult<PyRef<'_, Self>> {
+        guarded(|| match ndigits {
+            Some(digits) if digits < 0 => Err(needed(format!("round({}, {digits})", slf.poly))).py(slf.py()),
+            _ => Ok(slf),
+        })
+    }
+
+    fn __trunc__(slf: PyRef<'_, Self>) -> PyResult<PyRef<'_, Self>> {
+        guarded(|| Ok(slf))
+    }
+
+    fn __floor__(slf: PyRef<'_, Self>) -> PyResult<PyRef<'_, Self>> {
+        guarded(|| Ok(slf))
+    }
+
+    fn __ceil__(slf: PyRef<'_, Self>) -> PyResult<PyRef<'_, Self>> {
+        guarded(|| Ok(slf))
+    }
+
+    fn __abs__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| {
+            let range = self.table.range(&self.poly);
+            match (range.low >= 0, range.high <= 0) {
+                (true, _) => object(py, self.poly.clone(), &self.table),
+                (_, true) => self.__neg__(py),
+                _ => Err(needed(format!("abs({})", self.poly))).py(py),
+            }
+        })
+    }
+
+    fn __invert__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        guarded(|| Err(needed(format!("~({})", self.poly))).py(py))
+    }
+
+    fn __lshift__(&self, by: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        guarded(|| self.bits("<<", by))
+    }
+
+    fn __rlshift__(&self, of: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        guarded(|| self.bits("<<", of))
+    }
+
+    fn __rshift__(&self, by: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        guarded(|| self.bits(">>", by))
+    }
+
+    fn __rrshift__(&self, of: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        guarded(|| self.bits(">>", of))
+    }
+
+    fn __and__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        guarded(|| self.bits("&", other))
+    }
+
+    fn __rand__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        guarded(|| self.bits("&", other))
+    }
+
+    fn __or__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        guarded(|| self.bits("|", other))
+    }
+
+    fn __ror__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        guarded(|| self.bits("|", other))
+    }
+
+    fn __xor__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        guarded(|| self.bits("^", other))
+    }
+
+    fn __rxor__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        guarded(|| self.bits("^", other))
+    }
+
+    fn __rdivmod__(&self, of: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        guarded(|| Err(needed(format!("divmod({}, {})", text(of)?, self.poly))).py(of.py()))
     }
 }
 
@@ -313,89 +455,6 @@ fn get_ctx(py: Python<'_>) -> PyResult<PyFakeContext> {
     guarded(|| Ok(PyFakeContext(dynamic::context().py(py)?)))
 }
 
-/// States that `condition` holds. A statement about symbolic sizes that is not decided is taken to hold from here on, so
-/// that later comparisons can be decided by it, and every run confirms it. What is false is an `InvalidValueError`
-/// (a `ValueError`) with `message`, which may be a function that makes it.
-#[pyfunction]
-#[pyo3(signature = (condition, message = None))]
-fn check(py: Python<'_>, condition: &Bound<'_, PyAny>, message: Option<Bound<'_, PyAny>>) -> PyResult<()> {
-    guarded(|| {
-        let text = || -> PyResult<Option<String>> {
-            let Some(message) = &message else { return Ok(None) };
-            let made = if message.is_callable() { message.call0()? } else { message.clone() };
-            Ok(Some(made.str()?.to_string()))
-        };
-        let Ok(stated) = condition.cast::<PySymBool>() else {
-            if condition.is_truthy()? {
-                return Ok(());
-            }
-            let message = text()?.unwrap_or_else(|| "the checked condition is false".to_string());
-            return Err(Error::value("TP1171", message)).py(py);
-        };
-        let stated = stated.get();
-        if !symbols::current().is_some_and(|table| Arc::ptr_eq(&table, &stated.table)) {
-            return Err(of_another_capture(&stated.statement.left)).py(py);
-        }
-        match stated.table.decide(&stated.statement) {
-            Some(true) => Ok(()),
-            Some(false) => {
-                let said = format!("{} is false in every run", stated.statement);
-                let e = Error::value("TP1171", text()?.unwrap_or_else(|| said.clone()));
-                Err(if message.is_some() { e.note(said) } else { e }).py(py)
-            }
-            None => {
-                let message = text()?.map(Into::into);
-                let at = host::location().map(|at| (at.file, at.line));
-                stated.table.check(Check { statement: stated.statement.clone(), message, at });
-                Ok(())
-            }
-        }
-    })
-}
-
-/// Promised shape and strides, and the real shape.
-type Promised<'py> = (Vec<Bound<'py, PyAny>>, Vec<Bound<'py, PyAny>>, Vec<i64>);
-
-/// Holds real sizes to promised ones, for each output of one call in order. What comes back is the promised shape and
-/// strides with the values that the symbols have, None for one without, or a text that says what does not fit.
-#[pyfunction]
-fn bind_sizes<'py>(py: Python<'py>, outputs: Vec<Promised<'py>>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    guarded(|| {
-        let symbolic = |o: &Bound<'py, PyAny>| o.cast::<PySymInt>().ok().map(|s| s.get().table.clone());
-        let table = outputs.iter().flat_map(|(promised, ..)| promised).find_map(symbolic);
-        let table = table.unwrap_or_default();
-        let mut binding = Binding::new(Arc::new(symbols::Shapes::of(&table)));
-        let mut out = Vec::with_capacity(outputs.len());
-        for (sizes, strides, real) in &outputs {
-            let polys = |all: &[Bound<'py, PyAny>]| {
-                all.iter()
-                    .map(|o| Ok(operand(o, &table)?.unwrap_or_default()))
-                    .collect::<PyResult<Vec<Poly>>>()
-            };
-            let (sizes, strides) = (polys(sizes)?, polys(strides)?);
-            match unfit(&mut binding, &sizes, real) {
-                Some(text) => out.push(text.into_pyobject(py)?.into_any()),
-                None => {
-                    let known = |all: &[Poly]| all.iter().map(|p| binding.eval(p)).collect::<Vec<_>>();
-                    out.push((known(&sizes), known(&strides)).into_pyobject(py)?.into_any());
-                }
-            }
-        }
-        Ok(out)
-    })
-}
-
-/// The first symbolic size that a real shape contradicts. Other differences are the caller's to see.
-fn unfit(binding: &mut Binding, sizes: &[Poly], real: &[i64]) -> Option<String> {
-    if sizes.len() != real.len() {
-        return None;
-    }
-    let mut axes = sizes.iter().zip(real).enumerate().filter(|(_, (poly, _))| poly.as_constant().is_none());
-    axes.find_map(|(axis, (poly, &size))| {
-        binding.size(poly, size).err().map(|misfit| format!("axis {axis} has {misfit}"))
-    })
-}
-
 /// Sizes of a graph as objects, whatever table is in force.
 pub fn size_objects<'py>(
     py: Python<'py>,
@@ -415,6 +474,5 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<PySymBool>()?;
     m.add_class::<PyFakeContext>()?;
     m.add_function(wrap_pyfunction!(get_ctx, m)?)?;
-    m.add_function(wrap_pyfunction!(check, m)?)?;
-    m.add_function(wrap_pyfunction!(bind_sizes, m)?)
+    statements::register(m)
 }

@@ -310,6 +310,20 @@ pub fn unread(code: &'static str, what: &str, by: &str, instead: &str) -> Error 
     e.note(instead)
 }
 
+/// Whether a capture refuses to read `t`: it has no data, or it is one that the function reaches on its own, which is
+/// an input of the graph, whose values may be others in the next run.
+fn is_unread(t: &Tensor) -> bool {
+    t.is_fake() || tp_graph::capture::active()
+}
+
+/// Refuses a read during capture; see `unread`. The capture fails of it even where the function goes on.
+pub fn readable(t: &Tensor, code: &'static str, what: &str, by: &str, instead: &str) -> Result<()> {
+    if !is_unread(t) {
+        return Ok(());
+    }
+    Err(tp_graph::capture::watch::refused(unread(code, what, by, instead)))
+}
+
 /// The value of a one-element tensor that stands where a number does.
 pub fn item(t: &Tensor) -> Result<Scalar> {
     item_by(t, "its use as a number")
@@ -320,7 +334,7 @@ pub fn item_by(t: &Tensor, by: &str) -> Result<Scalar> {
     if t.is_batched() {
         return Err(crate::batch::no_value());
     }
-    if t.is_fake() {
+    if is_unread(t) {
         return Err(unread("TP4003", "the value of a tensor was", by, KEEP));
     }
     if t.numel() != 1 {

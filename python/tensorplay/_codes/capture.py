@@ -89,6 +89,11 @@ f = tp.library.custom_op("ex4024::f", lambda x: x.clone(), mutates_args=())
 f.register_fake(lambda x: tp.empty_like(seen.copy_(x)))
 tp.compile(f)(tp.ones((2,)))
 """,
+    "TP4030": "tp.compile(lambda x: x * x._version)(tp.ones((2,)))",
+    "TP4031": "tp.compile(lambda x: tp.manual_seed(7) or x + tp.normal((2,)))(tp.ones((2,)))",
+    "TP4032": "tp.compile(lambda x, seen: seen.append(x) or x * 2.0)(tp.ones((2,)), [])",
+    "TP4033": "tp.compile(lambda x: {x + 1.0})(tp.ones((2,)))",
+    "TP4034": "tp.compile(lambda y: y.add_(1.0))(tp.ones((2,)).requires_grad_() * 2.0)",
     "TP4106": "tp.compile(3)",
     "TP4105": "tp.compile(lambda x: x + 1.0, backend=None)",
     "TP4101": """

@@ -125,6 +125,23 @@ pub fn reaches_other_leaf(outputs: &[Tensor], inputs: &[Tensor]) -> Result<bool>
     Ok(roots.iter().any(|n| reach.leads(n)))
 }
 
+/// Whether a backward run would leave a gradient with a tensor that holds data or stands for somebody's: with one
+/// of `inputs`, or with any leaf below `outputs` where there are none.
+pub fn reaches_outside(outputs: &[Tensor], inputs: &[Tensor]) -> Result<bool> {
+    let given = if inputs.is_empty() { outputs } else { inputs };
+    let recorded = given.iter().filter(|t| t.requires_grad());
+    let roots = recorded.map(|t| Ok(meta::gradient_edge(t)?.0)).collect::<Result<Vec<NodeRef>>>()?;
+    let is_outside = |n: &crate::tape::Node| {
+        let leaf = n.extra().and_then(|e| e.leaf.as_ref());
+        n.stands_for_another() || leaf.is_some_and(|leaf| !leaf.fake)
+    };
+    if !inputs.is_empty() {
+        return Ok(roots.iter().any(|n| is_outside(n)) || given.iter().any(|t| !t.is_fake()));
+    }
+    let reach = Reach::find(roots.iter(), &is_outside, 0);
+    Ok(roots.iter().any(|n| reach.leads(n)))
+}
+
 /// Counts a leaf no longer among those that somebody may differentiate by: nobody can name it any more.
 pub fn hide_leaf(t: &Tensor) -> Result<()> {
     let (node, _) = meta::gradient_edge(t)?;

@@ -7,4 +7,4 @@ mod check;
 mod reach;
 mod run;
 
-pub use api::{GradOptions, backward, backward_from, grad, hide_leaf, reaches_other_leaf};
+pub use api::{GradOptions, backward, backward_from, grad, hide_leaf, reaches_other_leaf, reaches_outside};

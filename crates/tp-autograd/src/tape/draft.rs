@@ -188,7 +188,7 @@ impl Draft {
 impl Node {
     /// The accumulator of a leaf's gradient.
     pub(crate) fn accumulator(of: &Tensor) -> Result<NodeRef> {
-        let extra = Box::into_raw(NodeExtra::with_leaf(Spec::of(of)));
+        let extra = Box::into_raw(NodeExtra::with_leaf(Spec::of(of), of.is_fake()));
         let head = Head { op: None, bits: 0, flags: flag::LEAF, seq: 0, extra };
         let counts = Counts { outputs: 1, edges: 0, saved: 0, values: 0, specs: false };
         // SAFETY: nothing is left to be written.

@@ -50,6 +50,8 @@ pub(crate) type GradSlot = Spin<Kept>;
 /// What a leaf's accumulator keeps: it outlives neither the leaf nor the graph, and does not own the leaf.
 pub(crate) struct Leaf {
     pub spec: Spec,
+    /// Whether the leaf has no data.
+    pub fake: bool,
     pub grad: GradSlot,
 }
 
@@ -171,9 +173,9 @@ impl NodeExtra {
         (hooks, retained, packed, grad, self.payload.lock().take())
     }
 
-    pub(crate) fn with_leaf(spec: Spec) -> Box<NodeExtra> {
+    pub(crate) fn with_leaf(spec: Spec, fake: bool) -> Box<NodeExtra> {
         Box::new(NodeExtra {
-            leaf: Some(Leaf { spec, grad: Spin::new(Kept::NONE) }),
+            leaf: Some(Leaf { spec, fake, grad: Spin::new(Kept::NONE) }),
             host: AtomicPtr::new(ptr::null_mut()),
             ..NodeExtra::default()
         })

@@ -45,6 +45,10 @@ pub(crate) mod flag {
     pub const CLOSED: u16 = 1 << 10;
     /// A leaf that nobody but the transform that made it can name.
     pub const HIDDEN: u16 = 1 << 11;
+    /// A leaf without data that stands for a tensor somebody else holds.
+    pub const STANDS: u16 = 1 << 12;
+    /// What it stands for was computed, so that it is no leaf itself.
+    pub const COMPUTED: u16 = 1 << 13;
 }
 
 #[repr(C)]
@@ -358,6 +362,18 @@ impl Node {
 
     pub(crate) fn hide(&self) {
         self.flags.fetch_or(flag::HIDDEN, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stand(&self, computed: bool) {
+        self.flags.fetch_or(flag::STANDS | if computed { flag::COMPUTED } else { 0 }, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stands_for_another(&self) -> bool {
+        self.has(flag::STANDS)
+    }
+
+    pub(crate) fn stands_for_computed(&self) -> bool {
+        self.has(flag::COMPUTED)
     }
 
     pub(crate) fn is_view(&self) -> bool {

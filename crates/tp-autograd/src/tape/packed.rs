@@ -63,6 +63,25 @@ impl SavedTensorsHooks {
     }
 }
 
+/// This thread's hooks out of force while it lives. Those pushed meanwhile are in force as ever.
+#[must_use = "the hooks are back when the guard is dropped"]
+pub struct SavedHooksOff(Vec<Arc<dyn SavedHooks>>);
+
+impl SavedHooksOff {
+    pub fn enter() -> SavedHooksOff {
+        SavedHooksOff(STACK.with(|s| std::mem::take(&mut *s.borrow_mut())))
+    }
+}
+
+impl Drop for SavedHooksOff {
+    fn drop(&mut self) {
+        let outer = std::mem::take(&mut self.0);
+        STACK.with(|s| {
+            s.borrow_mut().splice(0..0, outer);
+        });
+    }
+}
+
 impl Drop for SavedTensorsHooks {
     fn drop(&mut self) {
         USERS.fetch_sub(1, Ordering::Relaxed);

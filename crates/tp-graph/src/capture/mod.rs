@@ -3,9 +3,11 @@
 //! caller gets tensors without data. Kernel bodies do not run, so an op is one opaque node however it is written.
 //!
 //! Tensors that the function reaches on its own (closures, attributes, constants) are lifted to inputs, one per
-//! tensor, and kept alive. What the function does outside of ops is not seen here: the host guards its state.
+//! tensor, and kept alive. What the function asks and does beside ops is refused or guarded where the host reports it
+//! (`watch`).
 
 mod recorder;
+pub mod watch;
 
 pub use recorder::Recorder;
 pub(crate) use recorder::literal;
@@ -14,6 +16,7 @@ use crate::ir::{Graph, InputKind, Operand};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use tp_autograd::tape::SavedHooksOff;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::state::{self, KeyGuard};
 use tp_dispatch::{Arg, Call, DispatchKey, Error, KeySet, Registry, Result, Rets, Value, fake};
@@ -41,6 +44,9 @@ pub struct CaptureScope {
     _keys: KeyGuard,
     /// Sizes that depend on data are symbols of this capture while it lasts.
     _symbols: Entered,
+    /// The caller's hooks on saved tensors are for the tensors of a run.
+    _hooks: SavedHooksOff,
+    modes: watch::Modes,
 }
 
 /// A finished capture.
@@ -56,7 +62,13 @@ impl CaptureScope {
         let recorder = Rc::new(RefCell::new(Recorder::new(table.clone())));
         SCOPES.with(|s| s.borrow_mut().push(recorder.clone()));
         let keys = KeyGuard::new(DispatchKey::Capture.set(), KeySet::EMPTY);
-        CaptureScope { recorder, _keys: keys, _symbols: symbols::enter(table) }
+        CaptureScope {
+            recorder,
+            _keys: keys,
+            _symbols: symbols::enter(table),
+            _hooks: SavedHooksOff::enter(),
+            modes: watch::Modes::now(),
+        }
     }
 
     /// A fake that stands for `like`, as an input of the graph. It requires a gradient if `like` does.
@@ -70,8 +82,15 @@ impl CaptureScope {
 
     /// Ends the capture with what the function returned.
     pub fn finish(self, outputs: &[Value]) -> Result<Captured> {
-        let operands = self.recorder.borrow_mut().outputs(outputs)?;
+        let operands = self.outputs(outputs)?;
         Ok(self.close(operands))
+    }
+
+    /// What the function returned, as operands; an error where it did what no run would do.
+    pub fn outputs(&self, outputs: &[Value]) -> Result<Vec<Operand>> {
+        let changed_at = self.recorder.borrow().mode_changed_at.clone();
+        self.modes.restore(changed_at.as_deref())?;
+        self.recorder.borrow_mut().outputs(outputs)
     }
 
     /// Ends the capture with operands found before.

@@ -2,6 +2,7 @@
 //! tensors that were lifted.
 
 use super::Captured;
+use super::watch::Asked;
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
 use crate::entity::{Entity, ValueId};
 use crate::ir::{Alias, Const, InputKind, Operand, Target, ValueType};
@@ -32,6 +33,13 @@ pub struct Recorder {
     /// Fakes by storage, filled up to `indexed` when a fake without a name turns up.
     by_storage: HashMap<usize, SmallVec<[ValueId; 2]>>,
     indexed: usize,
+    /// What was asked of tensors that existed before.
+    asked: Vec<Asked>,
+    pub(super) grad_mode_asked: bool,
+    /// Where grad mode was last set.
+    pub(super) mode_changed_at: Option<String>,
+    /// The first refusal: code, message and notes.
+    pub(super) refused: Option<(&'static str, String, Vec<String>)>,
 }
 
 /// The arguments of one call as operands, and the fakes that stand for real tensors among them.
@@ -78,6 +86,10 @@ impl Recorder {
             arguments: Vec::new(),
             by_storage: HashMap::new(),
             indexed: 0,
+            asked: Vec::new(),
+            grad_mode_asked: false,
+            mode_changed_at: None,
+            refused: None,
         }
     }
 
@@ -101,6 +113,7 @@ impl Recorder {
         self.name(value, &fake);
         if like.requires_grad() {
             fake.set_requires_grad(true);
+            tp_autograd::meta::stand_for(&fake, like)?;
         }
         match kind {
             InputKind::Lifted => {
@@ -130,6 +143,30 @@ impl Recorder {
     pub(crate) fn changed_lifted(&self) -> Option<usize> {
         let mut now = self.lifted.iter().map(Tensor::requires_grad).zip(&self.lifted_grad);
         now.position(|(now, before)| now != *before)
+    }
+
+    /// The tensor that existed before and is `t`, or is what the fake `t` stands for; None for what the function made.
+    pub(super) fn behind(&self, t: &Tensor) -> Option<Tensor> {
+        if !t.is_fake() {
+            return Some(t.clone());
+        }
+        let mut known = self.arguments.iter().chain(&self.lifted);
+        known.find(|real| self.real.get(&real.id()).is_some_and(|fake| fake.same(t))).cloned()
+    }
+
+    pub(super) fn arguments(&self) -> &[Tensor] {
+        &self.arguments
+    }
+
+    pub(super) fn asked(&mut self, asked: Asked) {
+        if !self.asked.iter().any(|a| a.of.same(&asked.of) && a.fact == asked.fact) {
+            self.asked.push(asked);
+        }
+    }
+
+    /// The facts that the function asked for, and whether it asked for grad mode.
+    pub(crate) fn take_asked(&mut self) -> (Vec<Asked>, bool) {
+        (std::mem::take(&mut self.asked), self.grad_mode_asked)
     }
 
     pub fn builder(&self) -> &GraphBuilder {
@@ -352,7 +389,10 @@ impl Recorder {
         }
     }
 
-    pub fn outputs(&mut self, outputs: &[Value]) -> Result<Vec<Operand>> {
+    pub(super) fn outputs(&mut self, outputs: &[Value]) -> Result<Vec<Operand>> {
+        if let Some((code, message, notes)) = self.refused.take() {
+            return Err(notes.into_iter().fold(Error::capture(code, message), Error::note));
+        }
         outputs
             .iter()
             .map(|value| match value {

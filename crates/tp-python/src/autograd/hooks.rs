@@ -11,6 +11,7 @@ use tp_autograd::NodeRef;
 use tp_autograd::tape::{GradHook, HookId};
 use tp_dispatch::host::HostVisitor;
 use tp_dispatch::{Error, Result};
+use tp_graph::capture::watch;
 use tp_tensor::Tensor;
 
 struct PyHook(Owned);
@@ -82,6 +83,7 @@ fn register_hook(py: Python<'_>, t: TensorArg, hook: &Bound<'_, PyAny>) -> PyRes
             let message = format!("a hook must be callable, got {}", hook.get_type().name()?);
             return Err(error::to_py(py, Error::argument("TP3306", message)));
         }
+        watch::changes(&t.0, "register_hook()").py(py)?;
         let hook = Arc::new(PyHook(Owned(hook.clone().into_ptr())));
         let (node, id) = tp_autograd::meta::register_hook(&t.0, hook).py(py)?;
         Ok(HookHandle { node, id })

@@ -18,6 +18,8 @@ use pyo3::prelude::*;
 use std::sync::Arc;
 use tp_autograd::GradOptions;
 use tp_dispatch::{Error, GradSpec, OpDef, OpHandle, Registry, Result};
+use tp_graph::capture::watch::Fact;
+use tp_graph::capture::{self, watch};
 use tp_tensor::Tensor;
 
 /// A backward rule that can be taken back.
@@ -128,13 +130,10 @@ fn backward(
     inputs: Option<Vec<TensorArg>>,
 ) -> PyResult<()> {
     guarded(|| {
-        tp_autograd::backward(
-            &tensors(outputs),
-            &optional(gradients),
-            options(retain_graph, create_graph, true),
-            &tensors(inputs.unwrap_or_default()),
-        )
-        .py(py)
+        let (outputs, inputs) = (tensors(outputs), tensors(inputs.unwrap_or_default()));
+        stays_inside(&outputs, &inputs).py(py)?;
+        let options = options(retain_graph, create_graph, true);
+        tp_autograd::backward(&outputs, &optional(gradients), options, &inputs).py(py)
     })
 }
 
@@ -183,20 +182,52 @@ fn reaches_other_leaf(py: Python<'_>, outputs: Vec<TensorArg>, inputs: Vec<Tenso
 
 // ---- what a tensor says and is told ----
 
-pub fn get_grad(t: &Tensor) -> Option<Tensor> {
-    tp_autograd::meta::grad(t)
+/// The gradient kept for `t`. Under capture that of a tensor from outside is guarded where there is none, else refused.
+pub fn get_grad(t: &Tensor) -> Result<Option<Tensor>> {
+    if capture::active() && watch::behind(t).is_some() {
+        if !watch::answer(t, Fact::HasGrad, |_| false)? {
+            return Ok(None);
+        }
+        return Err(watch::refusal(
+            "TP4030",
+            "grad of a tensor from outside of the captured function was read",
+        )
+        .note("pass the gradient in as an argument: it is another tensor in every run"));
+    }
+    Ok(tp_autograd::meta::grad(t))
 }
 
 pub fn set_grad(t: &Tensor, grad: Option<Tensor>) -> Result<()> {
+    if grad.is_some() || capture::active() && watch::answer(t, Fact::HasGrad, |_| false)? {
+        watch::changes(t, "setting grad")?;
+    }
     tp_autograd::meta::set_grad(t, grad)
 }
 
 pub fn set_requires_grad(t: &Tensor, on: bool) -> Result<()> {
+    if capture::active() && watch::answer(t, Fact::RequiresGrad, Tensor::requires_grad)? != on {
+        watch::changes(t, "setting requires_grad")?;
+    }
     tp_autograd::meta::set_requires_grad(t, on)
 }
 
-pub fn is_leaf(t: &Tensor) -> bool {
-    tp_autograd::meta::is_leaf(t)
+/// Under capture a backward run must leave its gradients with tensors that the function makes.
+pub fn stays_inside(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
+    if capture::active() && tp_autograd::reaches_outside(outputs, inputs)? {
+        let way_out = "use tensorplay.autograd.grad and return the gradients, or call backward() outside";
+        return watch::once("the gradients that backward() leaves with tensors from outside", way_out);
+    }
+    Ok(())
+}
+
+/// What a history says of operations outside of a capture is not the capture's to read.
+fn reads_history(py: Python<'_>) -> PyResult<()> {
+    if !capture::active() {
+        return Ok(());
+    }
+    Err(watch::refusal("TP4030", "the history of a tensor was read")
+        .note("`grad_fn is None` and is_leaf may be asked; read the rest outside of the captured function"))
+    .py(py)
 }
 
 /// The node that made a tensor, as people see it.
@@ -206,23 +237,34 @@ struct PyNode(tp_autograd::NodeRef);
 #[pymethods]
 impl PyNode {
     /// Name of the operation.
-    fn name(&self) -> PyResult<String> {
-        guarded(|| Ok(self.0.name().to_string()))
+    fn name(&self, py: Python<'_>) -> PyResult<String> {
+        guarded(|| {
+            reads_history(py)?;
+            Ok(self.0.name().to_string())
+        })
     }
 
     /// Nodes that made the inputs, with the output index each.
     #[getter]
-    fn next_functions(&self) -> PyResult<Vec<(PyNode, u32)>> {
-        guarded(|| Ok(self.0.edges().iter().map(|e| (PyNode(e.node.clone()), e.nr)).collect()))
+    fn next_functions(&self, py: Python<'_>) -> PyResult<Vec<(PyNode, u32)>> {
+        guarded(|| {
+            reads_history(py)?;
+            Ok(self.0.edges().iter().map(|e| (PyNode(e.node.clone()), e.nr)).collect())
+        })
     }
 
-    fn __repr__(&self) -> PyResult<String> {
-        guarded(|| Ok(format!("<{}>", self.0.name())))
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        guarded(|| {
+            reads_history(py)?;
+            Ok(format!("<{}>", self.0.name()))
+        })
     }
 }
 
 pub fn grad_fn_object(py: Python<'_>, t: &Tensor) -> PyResult<Py<PyAny>> {
-    match tp_autograd::meta::grad_fn(t) {
+    let behind = if capture::active() { watch::behind(t) } else { None };
+    watch::answer(t, Fact::Leaf, |_| false).py(py)?;
+    match tp_autograd::meta::grad_fn(behind.as_ref().unwrap_or(t)) {
         Some(node) => Ok(Bound::new(py, PyNode(node))?.into_any().unbind()),
         None => Ok(py.None()),
     }
@@ -236,6 +278,7 @@ pub fn backward_one(
     create_graph: bool,
     inputs: &[Tensor],
 ) -> Result<()> {
+    stays_inside(std::slice::from_ref(t), inputs)?;
     tp_autograd::backward(
         std::slice::from_ref(t),
         &[gradient],
@@ -246,12 +289,17 @@ pub fn backward_one(
 
 #[pyfunction]
 fn retain_grad(py: Python<'_>, t: TensorArg) -> PyResult<()> {
-    guarded(|| tp_autograd::meta::retain_grad(&t.0).py(py))
+    guarded(|| {
+        if !tp_autograd::meta::is_leaf(watch::behind(&t.0).as_ref().unwrap_or(&t.0)) {
+            watch::changes(&t.0, "retain_grad()").py(py)?;
+        }
+        tp_autograd::meta::retain_grad(&t.0).py(py)
+    })
 }
 
 #[pyfunction]
-fn retains_grad(t: TensorArg) -> PyResult<bool> {
-    guarded(|| Ok(tp_autograd::meta::retains_grad(&t.0)))
+fn retains_grad(py: Python<'_>, t: TensorArg) -> PyResult<bool> {
+    guarded(|| watch::answer(&t.0, Fact::RetainsGrad, tp_autograd::meta::retains_grad).py(py))
 }
 
 /// Anomaly mode while it is entered: the first NaN in a backward pass is an error that names the recorded call.
@@ -265,8 +313,9 @@ impl AnomalyMode {
         guarded(|| Ok(AnomalyMode(None)))
     }
 
-    fn enter(&mut self, check_nan: bool) -> PyResult<()> {
+    fn enter(&mut self, py: Python<'_>, check_nan: bool) -> PyResult<()> {
         guarded(|| {
+            watch::once("anomaly mode", "enter it around the call").py(py)?;
             self.0 = Some(tp_autograd::anomaly::DetectAnomaly::enter(check_nan));
             Ok(())
         })

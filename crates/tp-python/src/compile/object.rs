@@ -289,7 +289,7 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
     let built = inner.core.build(&args, &flat.names, &mut |values: &[Value]| {
         let made = flat_call.take().ok_or_else(|| Error::internal("TP9112", "captured twice"))?;
         let values = values.get(..leaves).unwrap_or(values);
-        let out = made.call(py, &func, values).map_err(error::from_py)?;
+        let out = made.call(py, &func, &inner.parameters, values).map_err(error::from_py)?;
         let mut results = Flat::default();
         let tree = tree::flatten(&out, "result", Numbers::Fixed, &mut results)?;
         let structure: Box<dyn Any + Send + Sync> = Box::new(Results { tree, _call: made });

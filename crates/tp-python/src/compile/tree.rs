@@ -1,5 +1,6 @@
 //! Nested Python arguments and results as flat values plus a structure. Lists, tuples, named tuples and dicts are
-//! walked; tensors and numbers are leaves; any other object is carried by identity.
+//! walked, other containers by `tensorplay._containers`; tensors and numbers are leaves; any other object is carried by
+//! identity, and of a result it must hold nothing of the capture.
 
 use crate::error;
 use crate::hot::ffi as x;
@@ -8,7 +9,8 @@ use crate::hot::{convert, shell};
 use crate::types;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyModule, PyString, PyTuple, PyType};
 use std::fmt::Write;
 use tp_dispatch::{Error, Result, Value};
 use tp_tensor::Scalar;
@@ -27,6 +29,8 @@ pub enum Tree {
     Named(Py<PyAny>, Vec<Tree>),
     List(Vec<Tree>),
     Dict(Vec<(Py<PyAny>, Tree)>),
+    /// A `tensorplay._containers.Form`, and its parts.
+    Formed(Py<PyAny>, Vec<Tree>),
 }
 
 /// Flat values with a name each, and a text that differs whenever the structure does.
@@ -61,9 +65,11 @@ fn walk(obj: &Bound<'_, PyAny>, name: &str, numbers: Numbers, flat: &mut Flat, d
         flat.shape.push('*');
         return Ok(Tree::Leaf);
     }
-    if let Ok(tuple) = obj.cast::<PyTuple>() {
+    if let Ok(tuple) = obj.cast::<PyTuple>()
+        && (tuple.is_exact_instance_of::<PyTuple>() || obj.hasattr("_fields").unwrap_or(false))
+    {
         let items = tuple.iter().collect::<Vec<_>>();
-        if obj.hasattr("_fields").unwrap_or(false) {
+        if !tuple.is_exact_instance_of::<PyTuple>() {
             flat.shape.push('N');
             let parts = sequence(&items, name, numbers, flat, depth, ('(', ')'))?;
             return Ok(Tree::Named(obj.get_type().into_any().unbind(), parts));
@@ -84,6 +90,7 @@ fn walk(obj: &Bound<'_, PyAny>, name: &str, numbers: Numbers, flat: &mut Flat, d
         flat.shape.push('{');
         let mut parts = Vec::with_capacity(dict.len());
         for (key, value) in dict.iter() {
+            check_key(&key, name, numbers)?;
             let text = key.repr().map_or_else(|_| "?".to_string(), |r| r.to_string());
             let _ = write!(flat.shape, "{text}:");
             parts.push((key.unbind(), walk(&value, &format!("{name}[{text}]"), numbers, flat, depth + 1)?));
@@ -91,9 +98,109 @@ fn walk(obj: &Bound<'_, PyAny>, name: &str, numbers: Numbers, flat: &mut Flat, d
         flat.shape.push('}');
         return Ok(Tree::Dict(parts));
     }
+    if is_atom(obj) {
+        if obj.is_exact_instance_of::<PyInt>() {
+            // Beyond 64 bits: no leaf, but guarded by its value all the same.
+            let _ = write!(flat.shape, "i{obj}");
+        } else {
+            let _ = write!(flat.shape, "@{:x}", obj.as_ptr() as usize);
+        }
+        return Ok(Tree::Fixed(obj.clone().unbind()));
+    }
+    other(obj, name, numbers, flat, depth)
+}
+
+/// A container that is no plain one, or any other object.
+#[cold]
+fn other(
+    obj: &Bound<'_, PyAny>,
+    name: &str,
+    numbers: Numbers,
+    flat: &mut Flat,
+    depth: usize,
+) -> Result<Tree> {
+    let opened = open(obj, numbers).map_err(error::from_py)?;
+    if let Some((form, tag, labels, items)) = opened {
+        let _ = write!(flat.shape, "<{tag}");
+        check_key(&form.getattr("keys").map_err(error::from_py)?, name, numbers)?;
+        let parts = labels.iter().zip(&items);
+        let parts =
+            parts.map(|(label, item)| walk(item, &format!("{name}{label}"), numbers, flat, depth + 1));
+        let parts = parts.collect::<Result<_>>()?;
+        flat.shape.push('>');
+        return Ok(Tree::Formed(form.unbind(), parts));
+    }
+    if numbers == Numbers::Fixed
+        && let Some(what) = leak(obj).map_err(error::from_py)?
+    {
+        let class = obj.get_type().fully_qualified_name().map_or_else(|_| "?".into(), |n| n.to_string());
+        return Err(unheld(&format!("{name} of type {class}"), &what));
+    }
     // Guarded by identity; the tree keeps the object alive, so that its address names it.
     let _ = write!(flat.shape, "@{:x}", obj.as_ptr() as usize);
     Ok(Tree::Fixed(obj.clone().unbind()))
+}
+
+/// Objects that hold no others, or are whole as they are.
+fn is_atom(obj: &Bound<'_, PyAny>) -> bool {
+    obj.is_exact_instance_of::<PyInt>()
+        || obj.is_exact_instance_of::<PyString>()
+        || obj.is_exact_instance_of::<PyFloat>()
+        || obj.is_exact_instance_of::<PyBool>()
+        || obj.is_none()
+        || obj.is_instance_of::<PyType>()
+        || obj.is_instance_of::<PyModule>()
+}
+
+type Opened<'py> = (Bound<'py, PyAny>, String, Vec<String>, Vec<Bound<'py, PyAny>>);
+
+fn open<'py>(obj: &Bound<'py, PyAny>, numbers: Numbers) -> PyResult<Option<Opened<'py>>> {
+    let result = numbers == Numbers::Fixed;
+    // Arguments are walked at every call: most objects among them are no containers.
+    // SAFETY: a live object.
+    let may_be = result
+        || unsafe {
+            let p = obj.as_ptr();
+            ffi::PyDict_Check(p) != 0 || ffi::PyList_Check(p) != 0 || ffi::PyTuple_Check(p) != 0
+        }
+        || obj.is_instance(DEQUE.import(obj.py(), "collections", "deque")?)?;
+    if !may_be {
+        return Ok(None);
+    }
+    containers(obj.py())?.getattr("opened")?.call1((obj, result))?.extract()
+}
+
+static DEQUE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+fn containers(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    Ok(MODULE.get_or_try_init(py, || Ok::<_, PyErr>(py.import("tensorplay._containers")?.unbind()))?.bind(py))
+}
+
+fn leak(obj: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    containers(obj.py())?.getattr("leak")?.call1((obj,))?.extract()
+}
+
+/// Keys of a result stay as they are: they must be the same in every run.
+fn check_key(key: &Bound<'_, PyAny>, name: &str, numbers: Numbers) -> Result<()> {
+    if numbers == Numbers::Leaves || is_atom(key) {
+        return Ok(());
+    }
+    match leak(key).map_err(error::from_py)? {
+        Some(what) => Err(unheld(&format!("a key of {name}"), &what)),
+        None => Ok(()),
+    }
+}
+
+#[cold]
+fn unheld(place: &str, what: &str) -> Error {
+    let e =
+        Error::capture("TP4033", format!("{place} holds {what}, which means nothing outside of the capture"));
+    let e = match tp_dispatch::host::location() {
+        Some(at) => e.note(format!("called at {at}")),
+        None => e,
+    };
+    e.note("return tensors and sizes by themselves, or in lists, tuples, dicts, deques and dataclasses")
 }
 
 fn sequence(
@@ -140,10 +247,14 @@ pub unsafe fn plain(p: x::Obj) -> Result<Option<Value>> {
         if p == ffi::Py_None() {
             return Ok(Some(Value::None));
         }
-        if ty == &raw mut ffi::PyLong_Type
-            || ty == &raw mut ffi::PyFloat_Type
-            || ty == &raw mut ffi::PyBool_Type
-        {
+        if ty == &raw mut ffi::PyLong_Type {
+            // One that does not fit is an object like any other.
+            return Ok(match convert::number(p) {
+                Ok(Some(Scalar::Int(v))) => Some(Value::Int(v)),
+                _ => None,
+            });
+        }
+        if ty == &raw mut ffi::PyFloat_Type || ty == &raw mut ffi::PyBool_Type {
             return Ok(convert::number(p)?.map(|s| match s {
                 Scalar::Int(v) => Value::Int(v),
                 Scalar::Float(v) => Value::Float(v),
@@ -173,6 +284,7 @@ pub fn unflatten<'py>(
         Tree::Tuple(parts) => PyTuple::new(py, all(py, parts, values)?)?.into_any(),
         Tree::Named(class, parts) => class.bind(py).call1(PyTuple::new(py, all(py, parts, values)?)?)?,
         Tree::List(parts) => PyList::new(py, all(py, parts, values)?)?.into_any(),
+        Tree::Formed(form, parts) => form.bind(py).call_method1("build", (all(py, parts, values)?,))?,
         Tree::Dict(parts) => {
             let dict = PyDict::new(py);
             for (key, part) in parts {
@@ -235,22 +347,67 @@ impl FlatCall {
         self.flat.shape.bytes().all(|b| b == b'*')
     }
 
-    /// Calls `func` with `values` in the places of the leaves.
+    /// Calls `func` with `values` in the places of the leaves; an error where it writes to what the arguments hold.
     pub fn call<'py>(
         &self,
         py: Python<'py>,
         func: &Bound<'py, PyAny>,
+        parameters: &[String],
         values: &[Value],
     ) -> PyResult<Bound<'py, PyAny>> {
         let mut values = values.iter().cloned();
         let args = PyTuple::new(py, all(py, &self.args, &mut values)?)?;
         if self.kwargs.is_empty() {
-            return func.call1(args);
+            let watch = self.watch(func, parameters, &args, None)?;
+            let out = func.call1(args)?;
+            return unwritten(watch.as_ref()).map(|()| out);
         }
         let kwargs = PyDict::new(py);
         for (key, tree) in &self.kwargs {
             kwargs.set_item(key.bind(py), unflatten(py, tree, &mut values)?)?;
         }
-        func.call(args, Some(&kwargs))
+        let watch = self.watch(func, parameters, &args, Some(&kwargs))?;
+        let out = func.call(args, Some(&kwargs))?;
+        unwritten(watch.as_ref()).map(|()| out)
     }
+
+    /// Notes what the arguments hold besides tensors and numbers; None where they hold nothing.
+    fn watch<'py>(
+        &self,
+        func: &Bound<'py, PyAny>,
+        parameters: &[String],
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let is_leaf = |tree: &Tree| matches!(tree, Tree::Leaf);
+        // The object of a bound method is an argument like any other.
+        let bound = func.getattr_opt("__self__")?;
+        if bound.is_none()
+            && self.args.iter().all(is_leaf)
+            && self.kwargs.iter().all(|(_, tree)| is_leaf(tree))
+        {
+            return Ok(None);
+        }
+        let named = args.iter().enumerate().map(|(i, a)| (parameters.get(i).cloned(), i, a));
+        let mut roots: Vec<(String, Bound<'py, PyAny>)> =
+            named.map(|(name, i, a)| (name.unwrap_or_else(|| format!("args[{i}]")), a)).collect();
+        roots.extend(bound.map(|object| ("self".to_string(), object)));
+        for (key, value) in kwargs.iter().flat_map(|k| k.iter()) {
+            roots.push((key.to_string(), value));
+        }
+        containers(args.py())?.getattr("Watch")?.call1((roots,)).map(Some)
+    }
+}
+
+/// A write to an argument's container happens in the capture alone: a run's function is the graph.
+fn unwritten(watch: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    let Some(watch) = watch else { return Ok(()) };
+    let Some(name) = watch.call_method0("changed")?.extract::<Option<String>>()? else { return Ok(()) };
+    let e = Error::capture("TP4032", format!("the captured function writes to its argument '{name}'"));
+    let e = match tp_dispatch::host::location() {
+        Some(at) => e.note(format!("called at {at}")),
+        None => e,
+    };
+    let e = e.note("a run would not do it: return the new value, and write it where the function is called");
+    Err(error::to_py(watch.py(), e))
 }

@@ -123,9 +123,7 @@ pub fn save(
 }
 
 fn prepare(t: &Tensor) -> Result<Saved> {
-    if t.is_fake() {
-        return Err(types::unread("TP4003", "the values of a tensor were", "tensorplay.save", types::RESULT));
-    }
+    types::readable(t, "TP4003", "the values of a tensor were", "tensorplay.save", types::RESULT)?;
     let local = transfer::to_device(&t.detach(), Device::CPU)?;
     let tensor = ops::CONTIGUOUS.run(&[Arg::Tensor(&local)])?;
     let shape = tensor.sizes().iter().map(|&s| s as usize).collect();
@@ -165,6 +163,7 @@ pub fn load<'py>(
     device: Option<super::DeviceArg>,
 ) -> PyResult<Bound<'py, PyDict>> {
     guarded(|| {
+        tp_graph::capture::watch::once("load()", "load the file before the call").py(py)?;
         let path: PathBuf = given::read("load", "path", path)?;
         let (mut file, header) = open(&path)?;
         let out = PyDict::new(py);

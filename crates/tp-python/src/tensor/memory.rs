@@ -20,14 +20,7 @@ pub fn tensor_bytes<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Bou
 }
 
 fn bytes_of(t: &Tensor) -> Result<Tensor> {
-    if t.is_fake() {
-        return Err(types::unread(
-            "TP4003",
-            "the values of a tensor were",
-            "pickling or copying it",
-            types::RESULT,
-        ));
-    }
+    types::readable(t, "TP4003", "the values of a tensor were", "pickling or copying it", types::RESULT)?;
     let item = t.dtype().itemsize() as i64;
     if !t.is_contiguous() || !t.device().is_cpu() {
         return Err(Error::value("TP1159", "only a contiguous CPU tensor has its bytes in a row"));
@@ -98,10 +91,8 @@ fn typed(
 pub fn tensor_storage(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<(usize, usize)> {
     guarded(|| {
         let t = tensor_of(x)?;
-        if t.is_fake() {
-            let by = "x.untyped_storage()";
-            return Err(types::unread("TP4005", "the address of a storage was", by, types::OWN_OP)).py(py);
-        }
+        let by = "x.untyped_storage()";
+        types::readable(&t, "TP4005", "the address of a storage was", by, types::OWN_OP).py(py)?;
         Ok((t.storage().data() as usize, t.storage().nbytes()))
     })
 }
@@ -112,6 +103,7 @@ pub fn storage_copy(py: Python<'_>, to: &Bound<'_, PyAny>, from: &Bound<'_, PyAn
     guarded(|| {
         let (to, from) = (tensor_of(to)?, tensor_of(from)?);
         let (a, b) = (to.storage(), from.storage());
+        tp_graph::capture::watch::once("copying a storage", "copy the tensor: x.copy_(y)").py(py)?;
         let checked = if a.nbytes() != b.nbytes() {
             Err(Error::value("TP1161", format!("storages of {} and {} bytes", a.nbytes(), b.nbytes())))
         } else if a.is_readonly() {

@@ -49,9 +49,7 @@ fn check(py: Python<'_>, t: &Tensor, by: &str) -> PyResult<()> {
     if t.is_batched() {
         return Err(crate::batch::no_value()).py(py);
     }
-    if t.is_fake() {
-        return Err(types::unread("TP4003", "the values of a tensor were", by, types::OWN_OP)).py(py);
-    }
+    types::readable(t, "TP4003", "the values of a tensor were", by, types::OWN_OP).py(py)?;
     if !t.device().is_cpu() {
         // NumPy asks for a TypeError where there is no array.
         return Err(types::elsewhere(t, ErrorKind::Argument)).py(py);

@@ -4,6 +4,7 @@ use super::format::Style;
 use super::values;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::shell;
+use crate::types;
 use pyo3::ffi;
 use std::fmt::Write;
 use tp_dispatch::{Arg, Result};
@@ -22,6 +23,9 @@ const PREFIX: &str = "tensor(";
 pub unsafe fn text(op: Obj) -> Result<String> {
     // SAFETY: the caller's promise.
     let t = unsafe { shell::tensor_of(op) };
+    if tp_graph::capture::active() {
+        types::readable(t, "TP4003", "the values of a tensor were", "repr(x) or str(x)", types::KEEP)?;
+    }
     let mut out = String::from(PREFIX);
     let hidden = t.is_fake() || t.device().is_meta() || !(t.device().is_cpu() || values_are_near(t));
     if hidden {

@@ -9,17 +9,16 @@ use crate::types;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use tp_dispatch::{Arg, Error, Result};
+use tp_graph::capture::watch;
 use tp_kernels::draws::{self, Draws};
 use tp_tensor::{Device, Scalar, Tensor, dispatch_dtype};
 
 /// All elements in row-major order, wherever they are.
 pub fn elements(t: &Tensor) -> Result<Vec<Scalar>> {
-    if t.is_fake() && t.is_batched() {
+    if t.is_batched() {
         return Err(crate::batch::no_value());
     }
-    if t.is_fake() {
-        return Err(types::unread("TP4003", "the values of a tensor were", "x.tolist()", types::KEEP));
-    }
+    types::readable(t, "TP4003", "the values of a tensor were", "x.tolist()", types::KEEP)?;
     if t.device().is_meta() {
         return Err(Error::device("TP2106", "a tensor without data has no values"));
     }
@@ -76,10 +75,16 @@ pub fn tensor_format(py: Python<'_>, x: &Bound<'_, PyAny>, spec: &str) -> PyResu
     })
 }
 
+/// The generator is the process's, whatever is captured.
+fn once(what: &str) -> Result<()> {
+    watch::once(what, "seed before the call: a compiled function draws what the function draws")
+}
+
 /// Seeds the random ops of this process.
 #[pyfunction]
 pub fn manual_seed(seed: &Bound<'_, PyAny>) -> PyResult<()> {
     guarded(|| {
+        once("manual_seed()").py(seed.py())?;
         let seed: u64 = given::read("manual_seed", "seed", seed)?;
         tp_kernels::random::manual_seed(seed);
         Ok(())
@@ -88,14 +93,18 @@ pub fn manual_seed(seed: &Bound<'_, PyAny>) -> PyResult<()> {
 
 /// Seed and position of the generator: what `set_rng_state` needs to go on from here.
 #[pyfunction]
-pub fn rng_state() -> PyResult<(u64, u64)> {
-    guarded(|| Ok(tp_kernels::random::get_state()))
+pub fn rng_state(py: Python<'_>) -> PyResult<(u64, u64)> {
+    guarded(|| {
+        once("reading the state of the generator").py(py)?;
+        Ok(tp_kernels::random::get_state())
+    })
 }
 
 /// Puts the generator where `rng_state` found it.
 #[pyfunction]
-pub fn set_rng_state(state: (u64, u64)) -> PyResult<()> {
+pub fn set_rng_state(py: Python<'_>, state: (u64, u64)) -> PyResult<()> {
     guarded(|| {
+        once("setting the state of the generator").py(py)?;
         tp_kernels::random::set_state(state.0, state.1);
         Ok(())
     })

@@ -12,6 +12,7 @@ use std::ffi::CStr;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
 use tp_dispatch::{Arg, Error, Result};
+use tp_graph::capture::watch::{self, Fact};
 use tp_tensor::Tensor;
 
 type Getter = unsafe extern "C" fn(Obj, *mut c_void) -> Obj;
@@ -56,10 +57,21 @@ getters! {
     ndim(t) { Ok(ffi::PyLong_FromSize_t(t.ndim())) }
     transposed(t) { transpose(t, "T").map(|t| shell::wrap(t)) }
     matrix_transposed(t) { transpose(t, "mT").map(|t| shell::wrap(t)) }
-    version(t) { Ok(ffi::PyLong_FromLong(t.storage().version().into())) }
-    is_view(t) { Ok(ffi::PyBool_FromLong(t.is_view().into())) }
-    is_readonly(t) { Ok(ffi::PyBool_FromLong(t.storage().is_readonly().into())) }
+    version(t) { counted(t).map(|v| ffi::PyLong_FromLong(v.into())) }
+    is_view(t) { watch::answer(t, Fact::View, Tensor::is_view).map(|v| ffi::PyBool_FromLong(v.into())) }
+    is_readonly(t) {
+        watch::answer(t, Fact::Readonly, |t| t.storage().is_readonly()).map(|v| ffi::PyBool_FromLong(v.into()))
+    }
     is_fake(t) { Ok(ffi::PyBool_FromLong(t.is_fake().into())) }
+}
+
+/// The number of writes so far. A compiled function that asked for it would be captured anew after each.
+fn counted(t: &Tensor) -> Result<u32> {
+    if tp_graph::capture::active() {
+        return Err(watch::refusal("TP4030", "_version of a tensor was read")
+            .note("read it outside of the captured function"));
+    }
+    Ok(t.storage().version())
 }
 
 fn transpose(t: &Tensor, name: &str) -> Result<Tensor> {

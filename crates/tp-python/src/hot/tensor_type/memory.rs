@@ -13,20 +13,15 @@ use pyo3::ffi;
 use std::mem::ManuallyDrop;
 use std::ptr;
 use tp_dispatch::{Error, Result};
+use tp_graph::capture;
+use tp_graph::capture::watch::{self, Answer, Fact};
 use tp_tensor::{Dims, Layout, Tensor, TensorError, layout, symbols};
 
 unsafe extern "C" fn data_ptr(op: Obj, _: Obj) -> Obj {
     // SAFETY: a live tensor, lock held; likewise below.
     ret::guard(|| unsafe {
         let t = this(op);
-        if t.is_fake() {
-            return Err(types::unread(
-                "TP4005",
-                "the address of a tensor was",
-                "x.data_ptr()",
-                types::OWN_OP,
-            ));
-        }
+        types::readable(t, "TP4005", "the address of a tensor was", "x.data_ptr()", types::OWN_OP)?;
         Ok(ffi::PyLong_FromUnsignedLongLong(t.data_ptr() as u64))
     })
 }
@@ -54,7 +49,14 @@ unsafe extern "C" fn dim(op: Obj, _: Obj) -> Obj {
 
 unsafe extern "C" fn storage_offset(op: Obj, _: Obj) -> Obj {
     // SAFETY: as above.
-    ret::guard(|| unsafe { Ok(ffi::PyLong_FromLongLong(this(op).offset())) })
+    ret::guard(|| unsafe {
+        let t = this(op);
+        let offset = match capture::active().then(|| watch::ask(t, Fact::StorageOffset)).transpose()? {
+            Some(Answer::Int(offset)) => offset,
+            _ => t.offset(),
+        };
+        Ok(ffi::PyLong_FromLongLong(offset))
+    })
 }
 
 unsafe extern "C" fn is_contiguous(op: Obj, _: Obj) -> Obj {
@@ -68,6 +70,9 @@ unsafe extern "C" fn stride(op: Obj, args: *const Obj, nargs: isize, kwnames: Ob
     ret::guard(|| unsafe {
         let given = arguments::<1>("stride", ["dim"], args, nargs, kwnames)?[0];
         let t = this(op);
+        if capture::active() {
+            watch::ask_strides()?;
+        }
         if given.is_null() || given == ffi::Py_None() {
             return int_tuple(t.strides());
         }
@@ -139,6 +144,7 @@ unsafe extern "C" fn set_(op: Obj, args: *const Obj, nargs: isize, kwnames: Obj)
         let view =
             if shell::is_tensor(source) { view_of(this(source), t, &given) } else { Err(no_storage()) };
         ffi::Py_DECREF(source);
+        watch::once("set_()", "call it outside of the function")?;
         repoint(op, view?);
         Ok(ffi::Py_NewRef(op))
     })

@@ -7,12 +7,18 @@ use crate::{error, types};
 use pyo3::ffi;
 use std::os::raw::{c_int, c_void};
 use tp_dispatch::{Error, Result};
-use tp_tensor::Scalar;
+use tp_graph::capture::watch;
+use tp_tensor::{Scalar, Tensor};
+
+/// The value, asked for by the user with `by`: under capture a refusal holds even where it is caught.
+fn value(t: &Tensor, by: &str) -> Result<Scalar> {
+    types::item_by(t, by).map_err(watch::refused)
+}
 
 unsafe extern "C" fn truth(op: Obj) -> c_int {
     // SAFETY: a live tensor, lock held.
     ret::guard_int(|| unsafe {
-        Ok(match types::item_by(this(op), "bool(x)").map_err(ambiguous)? {
+        Ok(match value(this(op), "bool(x)").map_err(ambiguous)? {
             Scalar::Bool(v) => v.into(),
             Scalar::Int(v) => (v != 0).into(),
             Scalar::Float(v) => (v != 0.0).into(),
@@ -28,7 +34,7 @@ fn ambiguous(e: Error) -> Error {
 unsafe extern "C" fn int(op: Obj) -> Obj {
     // SAFETY: as above.
     ret::guard(|| unsafe {
-        let value = convert::scalar_to_object(types::item_by(this(op), "int(x)")?);
+        let value = convert::scalar_to_object(value(this(op), "int(x)")?);
         let out = ffi::PyNumber_Long(value);
         ffi::Py_XDECREF(value);
         checked(out)
@@ -37,7 +43,7 @@ unsafe extern "C" fn int(op: Obj) -> Obj {
 
 unsafe extern "C" fn float(op: Obj) -> Obj {
     // SAFETY: as above.
-    ret::guard(|| unsafe { Ok(ffi::PyFloat_FromDouble(types::item_by(this(op), "float(x)")?.to::<f64>())) })
+    ret::guard(|| unsafe { Ok(ffi::PyFloat_FromDouble(value(this(op), "float(x)")?.to::<f64>())) })
 }
 
 unsafe extern "C" fn index(op: Obj) -> Obj {
@@ -53,21 +59,21 @@ unsafe extern "C" fn index(op: Obj) -> Obj {
             let message = format!("only a 0-d tensor can be used as an index, got shape {:?}", t.sizes());
             return Err(Error::argument("TP1152", message));
         }
-        Ok(convert::scalar_to_object(types::item_by(t, "its use as an index")?))
+        Ok(convert::scalar_to_object(value(t, "its use as an index")?))
     })
 }
 
 /// `item()`: the value as a Python number.
 pub unsafe extern "C" fn item(op: Obj, _: Obj) -> Obj {
     // SAFETY: as above.
-    ret::guard(|| unsafe { Ok(convert::scalar_to_object(types::item_by(this(op), "x.item()")?)) })
+    ret::guard(|| unsafe { Ok(convert::scalar_to_object(value(this(op), "x.item()")?)) })
 }
 
 /// `__complex__()`.
 pub unsafe extern "C" fn complex(op: Obj, _: Obj) -> Obj {
     // SAFETY: as above.
     ret::guard(|| unsafe {
-        checked(ffi::PyComplex_FromDoubles(types::item_by(this(op), "complex(x)")?.to::<f64>(), 0.0))
+        checked(ffi::PyComplex_FromDoubles(value(this(op), "complex(x)")?.to::<f64>(), 0.0))
     })
 }
 

@@ -9,11 +9,15 @@ use pyo3::ffi;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
 use tp_dispatch::{Error, Result};
+use tp_graph::capture::watch::{self, Fact};
 use tp_tensor::Tensor;
 
 unsafe extern "C" fn requires_grad(op: Obj, _: *mut c_void) -> Obj {
     // SAFETY: called by CPython on a live tensor with the lock held.
-    ret::guard(|| unsafe { Ok(ffi::PyBool_FromLong(this(op).requires_grad().into())) })
+    ret::guard(|| unsafe {
+        let on = watch::answer(this(op), Fact::RequiresGrad, Tensor::requires_grad)?;
+        Ok(ffi::PyBool_FromLong(on.into()))
+    })
 }
 
 unsafe extern "C" fn set_requires_grad(op: Obj, value: Obj, _: *mut c_void) -> c_int {
@@ -31,7 +35,7 @@ unsafe extern "C" fn set_requires_grad(op: Obj, value: Obj, _: *mut c_void) -> c
 unsafe extern "C" fn grad(op: Obj, _: *mut c_void) -> Obj {
     // SAFETY: as above.
     ret::guard(|| unsafe {
-        Ok(match autograd::get_grad(this(op)) {
+        Ok(match autograd::get_grad(this(op))? {
             Some(g) => shell::wrap(g),
             None => new_ref(ffi::Py_None()),
         })
@@ -45,7 +49,10 @@ unsafe extern "C" fn set_grad(op: Obj, value: Obj, _: *mut c_void) -> c_int {
 
 unsafe extern "C" fn is_leaf(op: Obj, _: *mut c_void) -> Obj {
     // SAFETY: as above.
-    ret::guard(|| unsafe { Ok(ffi::PyBool_FromLong(autograd::is_leaf(this(op)).into())) })
+    ret::guard(|| unsafe {
+        let leaf = watch::answer(this(op), Fact::Leaf, tp_autograd::meta::is_leaf)?;
+        Ok(ffi::PyBool_FromLong(leaf.into()))
+    })
 }
 
 unsafe extern "C" fn grad_fn(op: Obj, _: *mut c_void) -> Obj {
@@ -102,6 +109,7 @@ unsafe extern "C" fn backward(op: Obj, args: *const Obj, nargs: isize, kwnames: 
     ret::guard(|| unsafe {
         let nargs = nargs as usize;
         if nargs == 0 && kwnames.is_null() {
+            autograd::stays_inside(std::slice::from_ref(this(op)), &[])?;
             tp_autograd::backward_from(this(op))?;
             return Ok(new_ref(ffi::Py_None()));
         }

@@ -28,14 +28,8 @@ struct Lent<M> {
 
 /// The tensor as the protocol describes it; valid while a handle lives.
 pub fn describe(t: &Tensor) -> Result<DlTensor> {
-    if t.is_fake() {
-        return Err(types::unread(
-            "TP4013",
-            "the memory of a tensor was",
-            "x.__dlpack__() (from_dlpack calls it)",
-            types::OWN_OP,
-        ));
-    }
+    let by = "x.__dlpack__() (from_dlpack calls it)";
+    types::readable(t, "TP4013", "the memory of a tensor was", by, types::OWN_OP)?;
     if t.requires_grad() {
         return Err(buffer_error("a tensor that requires a gradient cannot be exported; use x.detach()"));
     }
