@@ -86,6 +86,9 @@ def custom_op(
     "ordered"; `deterministic=False` says that equal calls may differ in bits; `layout` maps arguments to "contiguous".
     A kernel runs with grad mode off and returns tensors that share no memory with its arguments. Without `fn` this is
     a decorator.
+
+    The op stays registered, with everything its functions refer to, until the process ends or the name is defined
+    again: dropping the object that comes back does not end it. An op with a shorter life is defined by a `Library`.
     """
     check_name(name)
     labels(effects, _EFFECTS, "effect")
@@ -108,7 +111,13 @@ def custom_op(
     record = Record(place_of(fn), "custom_op", fn, slots(device_types), layouts(layout, parsed))
     body = _op.kernel_parts(parsed, record.layout, record.devices, fn)
     op, _ = define_record(
-        parsed, record, _effects(effects, deterministic), labels(tags, None, "tag"), override, kernels=body
+        parsed,
+        record,
+        _effects(effects, deterministic),
+        labels(tags, None, "tag"),
+        override,
+        kernels=body,
+        bodies=len(body),
     )
     document(op, fn)
     return op
@@ -155,6 +164,7 @@ def op_schema(
     tags: Sequence[str],
 ) -> Schema:
     """The schema of `fn`: as given, checked against the function and `mutates_args`, or inferred."""
+    _check_tags(name, tags)
     if text is None:
         inferred = infer_schema(fn, mutates_args=mutates_args, op_name=name, tags=tags)
         return _without_keyword_tensors(Schema.parse(inferred), tags)
@@ -169,6 +179,14 @@ def op_schema(
         )
     check_accepts(fn, parsed, names=True, what="the function")
     return _without_keyword_tensors(parsed, tags)
+
+
+def _check_tags(name: str, tags: Sequence[str]) -> None:
+    """Refuses an op that would return what it writes to and be given its outputs at once."""
+    if {"inplace", "out"} <= set(tags):
+        raise SchemaError(
+            f"{name} has the tags 'inplace' and 'out', of which an op has one at most", code="TP1329", op=name
+        )
 
 
 def _without_keyword_tensors(schema: Schema, tags: Sequence[str]) -> Schema:
@@ -192,11 +210,13 @@ def define_record(
     override: bool,
     *,
     kernels: Sequence[_native.KernelParts] = (),
+    bodies: int = 0,
     fake: Callable[..., Any] | None = None,
+    lib: _op.Lifetime | None = None,
 ) -> tuple[CustomOpDef, _native.Registration]:
     """Enters a definition into the registry, replacing the one from the same place; see `_replaces`.
 
-    Its kernels and its fake rule, and what waits for it, come into force in the same step: a call on another thread
+    Its kernels, of which the first `bodies` are its own body, and its fake rule, and what waits for it, come into force in the same step: a call on another thread
     meets the op as it was, or as it will be.
     """
     name = f"{schema.name}.{schema.overload}" if schema.overload else schema.name
@@ -213,13 +233,14 @@ def define_record(
                 effects=list(effects),
                 tags=list(tags),
                 kernels=[*kernels, *(k for own in parts for k in own)],
+                bodies=bodies,
                 fake=rules[-1],
                 replace=changes is not None,
             )
         except BaseException:
             _waiting.put_back(name, waiting)
             raise
-        keep_record(op, name, record)
+        keep_record(op, name, record, weakly=lib is not None)
         if fake is not None:
             _op.keep_fake(name, record, fake, None)
         del registered[: len(kernels)]
@@ -319,9 +340,15 @@ def define(
     text = qualname if schema is None else f"{qualname}{schema}"
     parsed = Schema.parse(text)
     check_name(parsed.name)
+    _check_tags(parsed.name, labels(tags, None, "tag"))
     record = Record(caller(), "op", devices=())
     op, registration = define_record(
-        parsed, record, _effects(effects, deterministic), labels(tags, None, "tag"), override
+        parsed,
+        record,
+        _effects(effects, deterministic),
+        labels(tags, None, "tag"),
+        override,
+        lib=lib,
     )
     if lib is not None:
         lib.adopt(functools.partial(_undefine, op, record, registration))

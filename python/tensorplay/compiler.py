@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from tensorplay import _native
+from tensorplay._triton_op import watch_launches
 from tensorplay.backends import base
 from tensorplay.errors import ArgumentError, FallbackError
 from tensorplay.graph import Graph, parameter_names
@@ -126,6 +127,7 @@ def compile(
     if fn is None:
         return functools.partial(compile, backend=backend, on_fallback=on_fallback)
     _check_available(names, policy)
+    watch_launches()
     compiled = _native.compile_function(
         fn, backends=names, policy=policy, limit=_RECOMPILE_LIMIT, parameters=parameter_names(fn)
     )

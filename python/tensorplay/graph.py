@@ -13,6 +13,7 @@ from html import escape
 from typing import Any
 
 from tensorplay import _native
+from tensorplay._triton_op import watch_launches
 from tensorplay.outcome import Record
 
 __all__ = ["Graph", "Node", "TensorSpec", "capture", "parameter_names", "parse"]
@@ -70,6 +71,7 @@ def capture(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
     ``CaptureError`` with the user's line for what cannot be captured: reading a tensor's value, or an operator
     without a fake rule.
     """
+    watch_launches()
     return _native.capture_function(fn, args, kwargs or None, parameter_names(fn))
 
 

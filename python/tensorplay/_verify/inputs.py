@@ -32,6 +32,7 @@ __all__ = [
 
 LAYOUTS = ("transposed", "sliced", "offset", "expanded")
 FILLS = ("normal", "positive", "special", "counting", "zeros")
+SPECIALS = 10  # values that `spread_specials` knows
 # What lies around a view in its base: a kernel that reads it shows in the values.
 GAP = {"float": float("nan"), "int": 77, "uint": 77, "bool": True}
 
@@ -60,7 +61,13 @@ def contents(shape: tuple[int, ...], dtype: str, seed: int, fill: str) -> np.nda
 
 
 def _with_specials(flat: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
-    """NaN, infinities, both zeros, and magnitudes near both ends of the dtype, spread over the elements."""
+    return spread_specials(flat, dtype, 0)
+
+
+def spread_specials(flat: np.ndarray[Any, Any], dtype: str, start: int) -> np.ndarray[Any, Any]:
+    """NaN, infinities, both zeros, and magnitudes near both ends of the dtype in every second element, the first of them
+    being number `start` of the `SPECIALS`.
+    """
     import numpy as np
 
     large = {"float16": 6e4, "bfloat16": 3e38, "float32": 3e38, "float64": 1e308}[dtype]
@@ -68,7 +75,7 @@ def _with_specials(flat: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, An
     values = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, large, -large, tiny, 88.0, -104.0])
     at = np.arange(0, flat.size, 2)[: values.size * max(1, flat.size // 64)]
     flat = flat.copy()
-    flat[at] = values[np.arange(at.size) % values.size]
+    flat[at] = values[(start + np.arange(at.size)) % values.size]
     return flat
 
 
@@ -139,6 +146,13 @@ def _widened(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return wide
 
 
+def repeated(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The first row in place of every row."""
+    import numpy as np
+
+    return packed(np.broadcast_to(values[:1], values.shape)) if values.shape[0] else values
+
+
 @dataclass(frozen=True)
 class TensorRecipe:
     """One tensor argument. `strides` reproduces the layout of a tensor that somebody gave."""
@@ -171,10 +185,8 @@ class TensorRecipe:
     def laid_out(self, layout: str) -> TensorRecipe:
         """The same contents in another layout (an expanded tensor repeats its first row)."""
         values = self.values
-        if layout == "expanded" and values.ndim and values.shape[0]:
-            import numpy as np
-
-            values = packed(np.broadcast_to(values[:1], values.shape))
+        if layout == "expanded" and values.ndim:
+            values = repeated(values)
         return dataclasses.replace(self, values=values, layout=layout, strides=None)
 
     def plain(self) -> TensorRecipe:
@@ -190,8 +202,48 @@ class TensorRecipe:
         return dataclasses.replace(self, values=to_numpy(converted), dtype=dtype, source=source)
 
 
+def through(values: np.ndarray[Any, Any], strides: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """What a tensor of these strides holds once the values are written to it: elements that share a place are equal."""
+    import numpy as np
+
+    if not values.size:
+        return values
+    memory = np.zeros(1 + sum((n - 1) * s for n, s in zip(values.shape, strides, strict=True)), values.dtype)
+    view = np.lib.stride_tricks.as_strided(memory, values.shape, [s * memory.itemsize for s in strides])
+    view[...] = values
+    return packed(view)
+
+
+def _overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether elements share a place otherwise than by a stride of 0; sorted by stride, each dimension has to step over
+    all of those before it.
+    """
+    reach = 0
+    for stride, n in sorted((s, n) for s, n in zip(strides, shape, strict=True) if s > 0 and n > 1):
+        if stride <= reach:
+            return True
+        reach += (n - 1) * stride
+    return False
+
+
+def _overlapping(values: np.ndarray[Any, Any], dtype: str, strides: tuple[int, ...]) -> tuple[Any, Any]:
+    """As `_restride`, over the memory of an array; bfloat16, which NumPy lacks, comes in plain memory."""
+    import numpy as np
+
+    if dtype == "bfloat16":
+        base = new_tensor(values, dtype)
+        return base, base
+    extent = 1 + sum((n - 1) * s for n, s in zip(values.shape, strides, strict=True))
+    memory = np.zeros(extent, values.dtype)
+    view = np.lib.stride_tricks.as_strided(memory, values.shape, [s * memory.itemsize for s in strides])
+    view[...] = values
+    return _native.from_numpy(view), _native.from_numpy(memory)
+
+
 def _restride(values: np.ndarray[Any, Any], dtype: str, strides: tuple[int, ...]) -> tuple[Any, Any]:
     """A tensor with these strides: dimensions of stride 0 are expanded, the others laid out as given."""
+    if _overlaps(values.shape, strides):
+        return _overlapping(values, dtype, strides)
     repeated = [i for i, (n, s) in enumerate(zip(values.shape, strides, strict=True)) if s == 0 and n > 1]
     dense = packed(values[tuple(slice(0, 1) if i in repeated else slice(None) for i in range(values.ndim))])
     kept = [max(1, s) for s in strides]
