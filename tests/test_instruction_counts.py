@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -57,3 +58,12 @@ def test_a_planted_regression_is_found(check) -> None:
         "new: not in the table",
     ]
     assert check.compare({"add": 900, "mul": 1000, "gone": 1}, table) == []
+
+
+def test_the_cost_of_a_call_grows_evenly_with_its_arguments() -> None:
+    """P2, issue 4: an argument left out costs nothing, one given a few dozen instructions, the 17th like the 16th."""
+    counts = json.loads(SCRIPT.with_name("expected.json").read_text())["instructions"]
+    assert counts["30 arguments, 1 given"] <= counts["2 arguments, 1 given"] + 28
+    per_argument = (counts["30 arguments"] - counts["2 arguments"]) / 28
+    assert per_argument < 60
+    assert counts["17 arguments"] - counts["16 arguments"] < 2 * per_argument
