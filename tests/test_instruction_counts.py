@@ -71,3 +71,12 @@ def test_the_page_of_benches_shows_the_committed_table(check) -> None:
     other = check.with_figures(page, found | {"custom op": 7})
     assert "| 7, body included |" in other
     assert other.replace("| 7, body included |", f"| {found['custom op']}, body included |") == page
+
+
+def test_the_cost_of_a_call_grows_evenly_with_its_arguments() -> None:
+    """P2, issue 4: an argument left out costs nothing, one given a few dozen instructions, the 17th like the 16th."""
+    counts = json.loads(SCRIPT.with_name("expected.json").read_text())["instructions"]
+    assert counts["30 arguments, 1 given"] <= counts["2 arguments, 1 given"] + 28
+    per_argument = (counts["30 arguments"] - counts["2 arguments"]) / 28
+    assert per_argument < 60
+    assert counts["17 arguments"] - counts["16 arguments"] < 2 * per_argument

@@ -42,6 +42,19 @@ def cases() -> dict[str, tuple[int, Callable[[], object]]]:
     compiled = tp.compile(lambda x: x * 2 + 1)
     add, parse, capture = tp.add, tp.library.Schema.parse, tp.graph.capture
 
+    def writing(count):
+        """An op of so many arguments that writes to the first; the others may be left out."""
+        more = "".join(f", Tensor? a{i}=None" for i in range(1, count))
+        return tp.library.custom_op(
+            f"callgrind::write{count}",
+            lambda x, *rest: None,
+            mutates_args=("x",),
+            schema=f"(Tensor(a!) x{more}) -> ()",
+        )
+
+    write2, write16, write17, write30 = map(writing, (2, 16, 17, 30))
+    others = [tp.ones(8) for _ in range(29)]
+
     def chain(x):
         for _ in range(10):
             x = x * 1.01
@@ -59,6 +72,12 @@ def cases() -> dict[str, tuple[int, Callable[[], object]]]:
         "chain of 10 forward + backward": (100, lambda: chain(xr).backward(y)),
         "capture of 10 ops": (50, lambda: capture(chain, x)),
         "compiled x * 2 + 1": (400, lambda: compiled(x)),
+        "2 arguments, 1 given": (400, lambda: write2(x)),
+        "30 arguments, 1 given": (400, lambda: write30(x)),
+        "2 arguments": (400, lambda: write2(x, y)),
+        "16 arguments": (400, lambda: write16(x, *others[:15])),
+        "17 arguments": (400, lambda: write17(x, *others[:16])),
+        "30 arguments": (400, lambda: write30(x, *others)),
         "schema parse": (200, lambda: parse(text)),
     }
 

@@ -91,6 +91,9 @@ def custom_op(
     "ordered"; `deterministic=False` says that equal calls may differ in bits; `layout` maps arguments to "contiguous".
     A kernel runs with grad mode off and returns tensors that share no memory with its arguments. Without `fn` this is
     a decorator.
+
+    The op stays registered, with everything its functions refer to, until the process ends or the name is defined
+    again: dropping the object that comes back does not end it. An op with a shorter life is defined by a `Library`.
     """
     check_name(name)
     labels(effects, _EFFECTS, "effect")
@@ -120,7 +123,13 @@ def custom_op(
     )
     body = _op.kernel_parts(parsed, record.layout, record.devices, fn)
     op, _ = define_record(
-        parsed, record, _effects(effects, deterministic), labels(tags, None, "tag"), override, kernels=body
+        parsed,
+        record,
+        _effects(effects, deterministic),
+        labels(tags, None, "tag"),
+        override,
+        kernels=body,
+        bodies=len(body),
     )
     document(op, fn)
     return op
@@ -186,6 +195,7 @@ def op_schema(
     """The schema of `fn`: as given, checked against the function and `mutates_args`, or inferred."""
     if text is not None:
         _arguments.string(name, "schema", text, "the text of a schema")
+    _check_tags(name, tags)
     if text is None:
         inferred = infer_schema(fn, mutates_args=mutates_args, op_name=name, tags=tags)
         return _without_keyword_tensors(Schema.parse(inferred), tags)
@@ -200,6 +210,14 @@ def op_schema(
         )
     check_accepts(fn, parsed, names=True, what="the function")
     return _without_keyword_tensors(parsed, tags)
+
+
+def _check_tags(name: str, tags: Sequence[str]) -> None:
+    """Refuses an op that would return what it writes to and be given its outputs at once."""
+    if {"inplace", "out"} <= set(tags):
+        raise SchemaError(
+            f"{name} has the tags 'inplace' and 'out', of which an op has one at most", code="TP1329", op=name
+        )
 
 
 def _without_keyword_tensors(schema: Schema, tags: Sequence[str]) -> Schema:
@@ -223,11 +241,13 @@ def define_record(
     override: bool,
     *,
     kernels: Sequence[_native.KernelParts] = (),
+    bodies: int = 0,
     fake: Callable[..., Any] | None = None,
+    lib: _op.Lifetime | None = None,
 ) -> tuple[CustomOpDef, _native.Registration]:
     """Enters a definition into the registry, replacing the one from the same place; see `_replaces`.
 
-    Its kernels and its fake rule, and what waits for it, come into force in the same step: a call on another thread
+    Its kernels, of which the first `bodies` are its own body, and its fake rule, and what waits for it, come into force in the same step: a call on another thread
     meets the op as it was, or as it will be.
     """
     name = f"{schema.name}.{schema.overload}" if schema.overload else schema.name
@@ -245,13 +265,14 @@ def define_record(
                 effects=list(effects),
                 tags=list(tags),
                 kernels=[*kernels, *(k for own in parts for k in own)],
+                bodies=bodies,
                 fake=rules[-1],
                 replace=changes is not None,
             )
         except BaseException:
             _waiting.put_back(name, waiting)
             raise
-        keep_record(op, name, record)
+        keep_record(op, name, record, weakly=lib is not None)
         if fake is not None:
             _op.keep_fake(name, record, fake, None)
         del registered[: len(kernels)]
@@ -381,9 +402,15 @@ def define(
             op=parsed.name,
             notes=("choose another name, for example with a trailing underscore",),
         )
+    _check_tags(parsed.name, labels(tags, None, "tag"))
     record = Record(caller(), "op", devices=())
     op, registration = define_record(
-        parsed, record, _effects(effects, deterministic), labels(tags, None, "tag"), override
+        parsed,
+        record,
+        _effects(effects, deterministic),
+        labels(tags, None, "tag"),
+        override,
+        lib=lib,
     )
     if lib is not None:
         lib.adopt(functools.partial(_undefine, op, record, registration))

@@ -6,6 +6,7 @@ Lives here: `Library` and the free `impl`. Not here: what a definition or a kern
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
@@ -28,9 +29,16 @@ _owners: dict[str, weakref.ref[Library]] = {}
 class Library:
     """Ops and kernels of one namespace that end together: on `_destroy()`, on leaving `with`, or with the object.
 
+    Keep the object for as long as the ops are wanted. What is registered here is the library's own, and goes with it: a
+    library that only its own kernels, fake rules and backward rules refer to is garbage, and the collector takes all of
+    it.
+
     "DEF" owns the namespace (one per namespace), "FRAGMENT" adds ops to it, "IMPL" only registers kernels. The same line
     again, as in a cell that is run a second time, ends the DEF library that it made before, with a warning.
     """
+
+    # Until it is made.
+    _alive = False
 
     def __init__(self, ns: str, kind: str, dispatch_key: str = "") -> None:
         if not isinstance(kind, str) or kind not in _KINDS:
@@ -52,8 +60,7 @@ class Library:
                 owner._give_way(self._place)
             _owners[ns] = weakref.ref(self)
             self._undo.append(functools.partial(_disown, ns))
-        self._end = weakref.finalize(self, _undo_all, self._undo)
-        self._end.atexit = False
+        self._alive = True
 
     def __repr__(self) -> str:
         return f"Library(ns={self.ns!r}, kind={self.kind!r}) made at {self._place}"
@@ -85,16 +92,23 @@ class Library:
 
     def _destroy(self) -> None:
         """Takes back everything defined and registered here. Ops kept elsewhere raise when they are called."""
-        self._end()
+        self._alive = False
+        while self._undo:
+            self._undo.pop()()
+
+    def __del__(self) -> None:
+        # At the end of the process nothing is taken back.
+        if self._alive and not sys.is_finalizing():
+            self._destroy()
 
     @property
     def alive(self) -> bool:
         """Whether it was not destroyed yet."""
-        return self._end.alive
+        return self._alive
 
     def adopt(self, undo: Callable[[], None]) -> None:
         """Runs `undo` when the library ends; the last one adopted comes first."""
-        if not self._end.alive:
+        if not self._alive:
             raise RegistrationError(f"the library of '{self.ns}' was destroyed", code="TP1332")
         self._undo.append(undo)
 
@@ -137,7 +151,7 @@ class Library:
         The device is given as `device_type="cpu"` or by the names that other frameworks use: "CPU", "CUDA", "Meta" (the
         fake rule) or "CompositeExplicitAutograd" (the default slot).
         """
-        if not self._end.alive:
+        if not self._alive:
             raise RegistrationError(f"the library of '{self.ns}' was destroyed", code="TP1332")
         key = device_type or kwargs.pop("dispatch_key", dispatch_key) or self.dispatch_key
         if kwargs:
@@ -207,11 +221,6 @@ def _warn_once(target: str, slot: str) -> None:
 
 def _disown(ns: str) -> None:
     _owners.pop(ns, None)
-
-
-def _undo_all(undo: list[Callable[[], None]]) -> None:
-    while undo:
-        undo.pop()()
 
 
 def impl(

@@ -25,6 +25,21 @@ KernelParts: TypeAlias = tuple[
 __version__: str
 
 @final
+class SchemaField:
+    name: str
+    type: str
+    kwarg_only: _b.bool
+    has_default: _b.bool
+    default: str | None
+    mutated: _b.bool
+    alias: Any
+    alias_info: str | None
+    is_tensor: _b.bool
+    def __getitem__(self, name: str, /) -> Any: ...
+    def keys(self) -> list[str]: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+@final
 class Schema:
     @staticmethod
     def parse(text: str) -> Schema: ...
@@ -33,9 +48,9 @@ class Schema:
     @property
     def overload(self) -> str: ...
     @property
-    def arguments(self) -> list[dict[str, Any]]: ...
+    def arguments(self) -> list[SchemaField]: ...
     @property
-    def returns(self) -> list[dict[str, Any]]: ...
+    def returns(self) -> list[SchemaField]: ...
     @property
     def is_mutable(self) -> _b.bool: ...
     @property
@@ -122,6 +137,7 @@ def define_op(
     effects: Sequence[str] = ...,
     tags: Sequence[str] = ...,
     kernels: Sequence[KernelParts] = ...,
+    bodies: int = 0,
     fake: Callable[..., Any] | None = None,
     replace: _b.bool = False,
 ) -> tuple[CustomOpDef, Registration, list[Registration]]: ...

@@ -39,7 +39,7 @@ from tensorplay.errors import (
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Any, Protocol, TypeVar
+    from typing import Any, Protocol, TypeAlias, TypeVar
 
     from tensorplay._record import Record
 
@@ -70,7 +70,7 @@ __all__ = [
     "set_kernel_enabled",
 ]
 
-Op = str | CustomOpDef
+Op: TypeAlias = str | CustomOpDef
 
 
 class _FakeFromBody:
@@ -144,12 +144,13 @@ def _warn_of_body(target: str, record: Record, name: str, fn: Any, wanted: tuple
     if not lost or place.same_as(record.place):
         return
     here = record.place.provenance("default", "python")[:3]
-    standing = {slot for slot, at, _ in _native.op_info(target)["kernels"] if at[:3] == here}
-    if standing.isdisjoint(lost):
+    # Newest first: where the body is the last of that name, nothing stands before it yet.
+    newest = {slot: at for slot, at, _ in _native.op_info(target)["kernels"][::-1] if at[0] == "default"}
+    if not any(slot in newest and newest[slot][:3] == here for slot in lost):
         return
     warnings.warn(
         f"{target}: the kernel at {place} takes the place of the op's own body at {record.place} for "
-        f"{', '.join(map(repr, lost))}; pass name= to register_kernel to keep both",
+        f"{', '.join(map(repr, lost))}; pass name= to register_kernel to call either by its name",
         UserWarning,
         stacklevel=stack_level(),
     )

@@ -6,6 +6,8 @@ registered for it (`_op`) and how it comes to be (`_definitions`).
 
 from __future__ import annotations
 
+import weakref
+
 from tensorplay import _arguments, _native
 from tensorplay._native import CustomOpDef
 from tensorplay._places import Place
@@ -36,6 +38,7 @@ class Record:
     """One overload as its author wrote it, and the functions registered for it since."""
 
     __slots__ = (
+        "__weakref__",
         "autograd_place",
         "backward",
         "body",
@@ -102,9 +105,11 @@ def full_name(op: str | CustomOpDef) -> str:
 
 def record_of(name: str) -> Record | None:
     """The record of that overload, if Python defined or touched it."""
-    op = packet_of(name)
-    records: dict[str, Record] = getattr(op, "_records", {})
-    return records.get(name)
+    return _held(getattr(packet_of(name), "_records", {}).get(name))
+
+
+def _held(kept: Record | weakref.ref[Record] | None) -> Record | None:
+    return kept() if isinstance(kept, weakref.ref) else kept
 
 
 def packet_of(name: str) -> CustomOpDef | None:
@@ -113,17 +118,17 @@ def packet_of(name: str) -> CustomOpDef | None:
     return _native.get_op(f"{head}::{local.split('.')[0]}")
 
 
-def keep_record(op: CustomOpDef, name: str, record: Record) -> None:
-    """Makes `record` the one of that overload."""
+def keep_record(op: CustomOpDef, name: str, record: Record, *, weakly: bool = False) -> None:
+    """Makes `record` the one of that overload. Kept `weakly`, it and the functions in it are its library's."""
     if not hasattr(op, "_records"):
         op._records = {}
-    op._records[name] = record
+    op._records[name] = weakref.ref(record) if weakly else record
 
 
 def forget_record(op: CustomOpDef, record: Record) -> None:
     """Drops a record and what it holds, unless another one has taken its place."""
     for name, kept in list(getattr(op, "_records", {}).items()):
-        if kept is record:
+        if _held(kept) is record:
             del op._records[name]
 
 

@@ -7,6 +7,7 @@ by name does (`tensorplay.backends.triton`).
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, overload
 
@@ -15,12 +16,12 @@ from tensorplay._definitions import check_name, define_record, document, op_sche
 from tensorplay._jit import is_kernel, kernel_name
 from tensorplay._native import CustomOpDef
 from tensorplay._op import kernel_parts
-from tensorplay._places import place_of
+from tensorplay._places import caller, place_of
 from tensorplay._record import Record, labels, layouts
 from tensorplay.backends import base
 from tensorplay.errors import ArgumentError, CapabilityError, CaptureError
 
-__all__ = ["WrappedKernel", "triton_op", "wrap_triton"]
+__all__ = ["WrappedKernel", "triton_op", "watch_launches", "wrap_triton"]
 
 
 @overload
@@ -155,6 +156,7 @@ def wrap_triton(kernel: Any, /) -> WrappedKernel:
             f"got {type(kernel).__name__}",
             code="TP2011",
         )
+    watch_launches()
     return WrappedKernel(kernel)
 
 
@@ -171,3 +173,29 @@ def _launch(kernel: Any, grid: Any, *args: Any, **kwargs: Any) -> Any:
     if any(t.is_fake or t.device.type == "meta" for t in tensors):
         return None  # predicting the results of an op: there is no data to work on
     return base.adapter("triton").launch(kernel, grid, args, kwargs)
+
+
+def watch_launches() -> None:
+    """From now on a launch past `wrap_triton` is refused while this thread captures: the graph would lack it.
+
+    Nothing happens where the program has not imported Triton. Captures come through here before they begin.
+    """
+    launches: Any = getattr(sys.modules.get("triton.runtime.jit"), "KernelInterface", None)
+    plain = getattr(launches, "__getitem__", None)
+    if plain is None or hasattr(plain, "_tensorplay"):
+        return
+
+    @functools.wraps(plain)
+    def watched(kernel: Any, grid: Any) -> Any:
+        if _native.is_capturing():
+            raise CaptureError(
+                f"the Triton kernel {kernel_name(kernel)} was launched inside a capture, unwrapped, at {caller()}",
+                code="TP4015",
+                notes=(
+                    "launch it as wrap_triton(kernel)[grid](...) in an op made by tensorplay.library.triton_op",
+                ),
+            )
+        return plain(kernel, grid)
+
+    watched._tensorplay = True  # type: ignore[attr-defined]
+    launches.__getitem__ = watched

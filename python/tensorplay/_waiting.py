@@ -6,7 +6,9 @@ what a kernel is (`_op`).
 
 from __future__ import annotations
 
+import functools
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,13 +30,14 @@ __all__ = [
 # Held while it is decided whether an op is defined, and while it is defined: nothing is late for a definition.
 defining = threading.RLock()
 
-_waiting: dict[str, list[Pending]] = {}
+# What a library registered is held by it, and waits as long as it lives.
+_waiting: dict[str, list[Pending | weakref.ref[Pending]]] = {}
 
 
 class Pending:
     """A kernel, or the fake rule (`fake`), on its way to the op `target`; `lib` is the library that it ends with."""
 
-    __slots__ = ("before", "fake", "fn", "lib", "place", "slots", "target")
+    __slots__ = ("__weakref__", "before", "fake", "fn", "lib", "place", "slots", "target")
 
     def __init__(
         self,
@@ -89,7 +92,9 @@ def register_or_wait(pending: Pending) -> None:
     """Registers now if the op is defined, else with its definition."""
     with defining:
         if not is_defined(pending.target):
-            _waiting.setdefault(pending.target, []).append(pending)
+            if pending.lib is not None:
+                pending.lib.adopt(functools.partial(_hold, pending))
+            put_back(pending.target, [], pending)
             return
     pending.register()
 
@@ -102,18 +107,31 @@ def is_defined(name: str) -> bool:
 
 def take(name: str) -> list[Pending]:
     """What waits for that op and is still wanted; it waits no longer."""
-    return [p for p in _waiting.pop(name, []) if p.alive]
+    return _alive(_waiting.pop(name, []))
 
 
-def put_back(name: str, pending: list[Pending]) -> None:
-    """Lets them wait on: the op was not defined."""
-    if pending:
-        _waiting[name] = pending + _waiting.get(name, [])
+def _alive(waiting: list[Pending | weakref.ref[Pending]]) -> list[Pending]:
+    held = [p() if isinstance(p, weakref.ref) else p for p in waiting]
+    return [p for p in held if p is not None and p.alive]
+
+
+def put_back(name: str, pending: list[Pending], *newer: Pending) -> None:
+    """Lets them wait on, before what waits already and what is `newer`: the op was not defined."""
+
+    def waits(p: Pending) -> Pending | weakref.ref[Pending]:
+        return p if p.lib is None else weakref.ref(p)
+
+    if pending or newer:
+        _waiting[name] = [*map(waits, pending), *_waiting.get(name, []), *map(waits, newer)]
+
+
+def _hold(_pending: Pending, /) -> None:
+    """What a library keeps of a registration that waits; there is nothing to undo."""
 
 
 def waiting() -> dict[str, list[str]]:
     """Kernels and fake rules that were registered for ops nobody has defined: op name to what waits, and its place."""
-    found = {name: [str(p) for p in pending if p.alive] for name, pending in list(_waiting.items())}
+    found = {name: [str(p) for p in _alive(pending)] for name, pending in list(_waiting.items())}
     return {name: shown for name, shown in found.items() if shown}
 
 

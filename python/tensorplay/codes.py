@@ -281,6 +281,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "A keyword-only Tensor that is no output.",
         "make it positional, or give the op the tag 'out'",
     ),
+    ("TP1329", "The tags 'inplace' and 'out' on one op.", "keep the one that fits"),
     ("TP1330", "No such kind of library.", "use 'DEF', 'IMPL' or 'FRAGMENT'"),
     ("TP1331", "The namespace has a DEF library already.", "use 'FRAGMENT'"),
     ("TP1332", "The library was destroyed.", "keep it alive"),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 from tensorplay import _arguments, _native
+from tensorplay._triton_op import watch_launches
 from tensorplay.backends import base
 from tensorplay.errors import ArgumentError, FallbackError
 from tensorplay.graph import Graph, parameter_names
@@ -132,6 +133,7 @@ def compile(
         return functools.partial(compile, backend=backend, on_fallback=on_fallback)
     _arguments.function("compile", "fn", fn)
     _check_available(names, policy)
+    watch_launches()
     compiled = _native.compile_function(
         fn, backends=names, policy=policy, limit=_RECOMPILE_LIMIT, parameters=parameter_names(fn)
     )

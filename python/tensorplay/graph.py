@@ -13,6 +13,7 @@ from html import escape
 from typing import Any
 
 from tensorplay import _arguments, _native
+from tensorplay._triton_op import watch_launches
 from tensorplay.outcome import Record
 
 __all__ = ["Graph", "Node", "TensorSpec", "ValueSpec", "capture", "parameter_names", "parse"]
@@ -84,6 +85,7 @@ def capture(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
     without a fake rule.
     """
     _arguments.function("capture", "fn", fn)
+    watch_launches()
     return _native.capture_function(fn, args, kwargs or None, parameter_names(fn))
 
 

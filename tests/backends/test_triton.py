@@ -241,3 +241,21 @@ def test_the_interpreter_on_an_autotuned_kernel_that_writes() -> None:
     with pytest.raises(tp.errors.ContractError, match="failed in Triton's interpreter") as e:
         interpreter.run_op(triton_ops.scale_, (tp.zeros([4], dtype=tp.bfloat16), 3.0))
     assert "bfloat16 on bit patterns" in e.value.__notes__[0]
+
+
+@pytest.mark.requires("triton")
+def test_a_launch_past_wrap_triton_is_refused_in_a_capture() -> None:
+    """T12: with wrap_triton and the caller's line in the message, captured or compiled."""
+    from backends import triton_ops
+
+    def raw(x):
+        triton_ops.scale_kernel[(1,)](x, 4, 2.0)
+        return x * 2.0
+
+    for run in (lambda: tp.graph.capture(raw, tp.ones([4])), lambda: tp.compile(raw)(tp.ones([4]))):
+        with pytest.raises(
+            tp.errors.CaptureError, match=r"scale_kernel .*unwrapped, at .*test_triton.py:"
+        ) as e:
+            run()
+        assert e.value.code == "TP4015"
+        assert "wrap_triton" in e.value.__notes__[0]

@@ -193,7 +193,7 @@ def test_an_op_without_tensors_needs_a_device(ns: str) -> None:
 
 def test_a_call_without_a_kernel_leaves_an_event(ns: str) -> None:
     """Issue, dispatch: which kernels were asked, and why none ran."""
-    op = library.custom_op(f"{ns}::f", times(1.0), mutates_args=(), device_types="cpu")
+    op = library.define(f"{ns}::f(Tensor x) -> Tensor")
     op.register_kernel("cpu", times(1.0), when=lambda x: False)
     with pytest.raises(NotImplementedError), tp.trace() as events:
         op(X)

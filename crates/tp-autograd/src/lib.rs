@@ -26,5 +26,5 @@ pub use hooks::{HostHooks, set_host_hooks};
 pub use inplace::Rewritten;
 pub use kernel::install;
 pub use mode::GradMode;
-pub use rule::{BackwardCtx, CustomRule, Gradients, VjpRule, custom_spec};
+pub use rule::{BackwardCtx, CustomRule, Gradients, VjpRule, custom_spec, trace_spec};
 pub use tape::{GradHook, Node, NodeRef, Recording, SavedHooks, SavedTensorsHooks, Saver, record_node};

@@ -150,6 +150,15 @@ pub fn custom_spec(rule: Arc<dyn VjpRule>) -> GradSpec {
     GradSpec::Custom(Arc::new(CustomRule(Rule::of(RuleHandle::Shared(rule)))))
 }
 
+/// Reports the host objects of a registered rule to the host's cycle collector.
+pub fn trace_spec(spec: &GradSpec, visit: &mut HostVisitor<'_>) {
+    if let GradSpec::Custom(rule) = spec
+        && let Some(rule) = rule.downcast_ref::<CustomRule>()
+    {
+        rule.0.get().trace(visit);
+    }
+}
+
 /// One node's backward call: what it saved, and who needs a gradient.
 pub struct BackwardCtx<'a> {
     pub(crate) node: &'a NodeRef,
@@ -333,7 +342,18 @@ impl VjpRule for MissingRule {
 
     fn backward(&self, ctx: &BackwardCtx<'_>, _: &[Option<Tensor>], _: &mut Gradients<'_>) -> Result<()> {
         let name = ctx.name();
-        Err(Error::autograd("TP3001", "no gradient formula is registered")
+        let def = ctx.node().op().and_then(|op| op.def());
+        let argument = |arg: usize| def.as_ref().and_then(|d| d.params.name(arg)).map(|n| format!("'{n}'"));
+        let mut needed: Vec<String> = ctx.edges().iter().filter_map(|e| argument(e.arg())).collect();
+        needed.dedup();
+        let verb = if needed.len() == 1 { "requires" } else { "require" };
+        let message = match needed.is_empty() {
+            true => "no gradient formula is registered".to_string(),
+            false => {
+                format!("no gradient formula is registered, and {} {verb} a gradient", needed.join(", "))
+            }
+        };
+        Err(Error::autograd("TP3001", message)
             .with_op(name)
             .note(format!("give it one with register_autograd(\"{name}\", backward)"))
             .note(format!(

@@ -3,6 +3,7 @@
 
 use crate::epoch;
 use crate::error::{Error, Result};
+use crate::host::HostVisitor;
 use crate::kernel::{Kernel, KernelFn, OneFn, Provenance};
 use crate::key::{DispatchKey, KEY_COUNT};
 use crate::op::{OpDef, OpEntry, OpHandle, OpId, OpState};
@@ -48,6 +49,8 @@ pub struct KernelSpec {
 #[derive(Default)]
 pub struct Parts {
     pub kernels: Vec<KernelSpec>,
+    /// So many of the kernels, from the first, are the op's own body; see `KernelEntry::body`.
+    pub bodies: usize,
     /// The fake rule in force; the one of the definition comes back when it is taken away.
     pub fake: Option<crate::FakeRule>,
 }
@@ -68,6 +71,7 @@ enum Undo {
 impl Registration {
     pub fn keep(mut self) {
         if let Undo::Kernel(entry) = std::mem::replace(&mut self.what, Undo::Nothing) {
+            entry.kept.store(true, Ordering::Release);
             let below = entry.below.lock().take();
             drop(below);
         }
@@ -75,6 +79,63 @@ impl Registration {
 
     pub fn op(&self) -> OpHandle {
         self.op
+    }
+
+    /// Reports the host objects that live by this registration alone, for the host's cycle collector: those of a
+    /// kernel, or of a definition with the kernels that were registered for it for good; `of_grad` reports those of a
+    /// gradient rule. Nothing of a kernel that somebody else holds, nor while the op is being changed: a collection
+    /// may overlook garbage, and never takes what is in use. What was reported is dropped by dropping this.
+    pub fn trace(
+        &self,
+        visit: &mut HostVisitor<'_>,
+        of_grad: impl FnOnce(&crate::GradSpec, &mut HostVisitor<'_>),
+    ) {
+        let Some(state) = self.op.0.state.try_lock() else { return };
+        match &self.what {
+            Undo::Nothing => {}
+            Undo::Kernel(entry) => state.trace_kernel(self.op, entry, 1, visit),
+            Undo::Definition(generation) => {
+                let Some(def) = state.def.as_ref().filter(|_| state.generation == *generation) else {
+                    return;
+                };
+                for entry in state.kernels.iter().filter(|k| k.kept.load(Ordering::Acquire)) {
+                    state.trace_kernel(self.op, entry, 0, visit);
+                }
+                if let crate::FakeRule::Object(rule) = &def.fake {
+                    rule.trace(visit);
+                }
+                of_grad(&def.grad, visit);
+            }
+        }
+    }
+}
+
+impl OpState {
+    /// Reports what `entry` holds, if nobody has it but `others`, this state and the table that goes with it.
+    fn trace_kernel(
+        &self,
+        op: OpHandle,
+        entry: &Arc<KernelEntry>,
+        others: usize,
+        visit: &mut HostVisitor<'_>,
+    ) {
+        // SAFETY: a table is swapped out with the state locked, as it is here, and freed after that.
+        let table = unsafe { op.table() };
+        let listed = self.kernels.iter().filter(|k| Arc::ptr_eq(k, entry)).count();
+        let is_below = |k: &&Arc<KernelEntry>| {
+            k.below.try_lock().is_some_and(|below| below.as_ref().is_some_and(|b| Arc::ptr_eq(b, entry)))
+        };
+        let below = self.kernels.iter().filter(is_below).count();
+        let (candidates, cells) = table.uses(entry);
+        let Kernel::Object(kernel) = &entry.kernel else { return };
+        if Arc::strong_count(entry) == others + listed + below + candidates
+            && Arc::strong_count(kernel) == 1 + cells
+        {
+            kernel.trace(visit);
+            if let Some(when) = &entry.when {
+                when.trace(visit);
+            }
+        }
     }
 }
 
@@ -101,9 +162,10 @@ impl Drop for Registration {
     }
 }
 
-/// Puts a kernel in front; it takes the place of one of the same name and slot, and remembers that one.
+/// Puts a kernel in front; it takes the place of one of the same name and slot, and remembers that one. The op's own
+/// body stays behind.
 fn place(kernels: &mut Vec<Arc<KernelEntry>>, entry: &Arc<KernelEntry>) {
-    let same = |k: &Arc<KernelEntry>| k.slot == entry.slot && k.name() == entry.name();
+    let same = |k: &Arc<KernelEntry>| k.slot == entry.slot && k.name() == entry.name() && !k.body;
     if let Some(at) = kernels.iter().position(same) {
         *entry.below.lock() = Some(kernels.remove(at));
     }
@@ -191,7 +253,8 @@ impl Registry {
             None => original.clone(),
             Some(fake) => Arc::new(original.with(Some(fake), None)),
         };
-        let entries: Vec<_> = parts.kernels.into_iter().map(|spec| self.entry(spec)).collect();
+        let numbered = parts.kernels.into_iter().enumerate();
+        let entries: Vec<_> = numbered.map(|(i, spec)| self.entry(spec, i < parts.bodies)).collect();
         let mut clash = None;
         let mut generation = 0;
         op.update(|s| {
@@ -244,7 +307,7 @@ impl Registry {
 
     /// Adds a kernel. One of the same name in the same slot is replaced.
     pub fn register_kernel(&self, op: OpHandle, spec: KernelSpec) -> Result<Registration> {
-        let entry = self.entry(spec);
+        let entry = self.entry(spec, false);
         let mut missing = false;
         op.update(|s| match s.def {
             None => missing = true,
@@ -256,11 +319,11 @@ impl Registry {
         Ok(Registration { op, what: Undo::Kernel(entry) })
     }
 
-    fn entry(&self, spec: KernelSpec) -> Arc<KernelEntry> {
+    fn entry(&self, spec: KernelSpec, body: bool) -> Arc<KernelEntry> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let KernelSpec { slot, kernel, provenance, when, contiguous } = spec;
-        let (below, undone) = (Mutex::new(None), AtomicBool::new(false));
-        Arc::new(KernelEntry { id, slot, kernel, provenance, when, contiguous, below, undone })
+        let (below, undone, kept) = (Mutex::new(None), AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(KernelEntry { id, slot, kernel, provenance, when, contiguous, body, below, undone, kept })
     }
 
     /// Installs the fallback kernel of a layer, for every op.

@@ -43,10 +43,15 @@ pub struct KernelEntry {
     pub when: Option<Arc<dyn Predicate>>,
     /// Arguments that must be contiguous for this kernel.
     pub contiguous: Box<[usize]>,
+    /// The function that the op was made of, on the devices that it was made for: no other kernel takes its place, and
+    /// no switch of a device takes it away, as none takes away a body for all devices.
+    pub body: bool,
     /// The kernel of the same name that this one took the place of, while the registration may still be undone.
     pub(crate) below: Mutex<Option<Arc<KernelEntry>>>,
     /// Its registration was undone: it does not come back from below another one.
     pub(crate) undone: AtomicBool,
+    /// Its registration will not be undone: it goes with the definition.
+    pub(crate) kept: AtomicBool,
 }
 
 impl KernelEntry {

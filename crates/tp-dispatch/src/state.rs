@@ -33,7 +33,7 @@ pub enum PreferenceKind {
 impl Preference {
     pub(crate) fn enables(&self, entry: &KernelEntry) -> Option<bool> {
         match &self.what {
-            PreferenceKind::Enabled(slot, on) if *slot == entry.slot => Some(*on),
+            PreferenceKind::Enabled(slot, on) if *slot == entry.slot && !entry.body => Some(*on),
             _ => None,
         }
     }

@@ -95,6 +95,16 @@ impl DispatchTable {
         }
     }
 
+    /// How often the lists of candidates hold this kernel, and the cells its object.
+    pub(crate) fn uses(&self, entry: &Arc<KernelEntry>) -> (usize, usize) {
+        let candidates = self.candidates.iter().flatten().filter(|k| Arc::ptr_eq(k, entry)).count();
+        let of_kernel = |cell: &&Cell| match (cell, &entry.kernel) {
+            (Cell::Object(a), Kernel::Object(b)) => std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b)),
+            _ => false,
+        };
+        (candidates, self.cells.iter().filter(of_kernel).count())
+    }
+
     /// Runs the cell of the highest key of `call.keys`.
     #[inline(always)]
     pub(crate) fn run(&self, call: &Call<'_>, rets: &mut Rets) -> Result<()> {

@@ -62,7 +62,17 @@ fn build(py: Python<'_>, e: &Error) -> PyResult<PyErr> {
     if let Some(reason) = e.reason() {
         kwargs.set_item("reason", crate::report::reason_object(py, reason)?)?;
     }
-    let exception = class.call((e.to_string(),), Some(&kwargs))?;
+    let mut message = e.to_string();
+    if e.kind() == ErrorKind::Capability {
+        // Below the door no device but CUDA can be absent.
+        let capability = py.import("tensorplay.backends.base")?.call_method1("capability", ("cuda",))?;
+        if let Some(reason) = capability.getattr("reason")?.extract::<Option<String>>()? {
+            let (head, tail) = message.split_once("; ").unwrap_or((&message, "nothing was run"));
+            message = format!("{head}: {reason}; {tail}");
+        }
+        kwargs.set_item("capability", capability)?;
+    }
+    let exception = class.call((message,), Some(&kwargs))?;
     for note in e.notes() {
         exception.call_method1("add_note", (note.as_str(),))?;
     }

@@ -13,6 +13,7 @@ mod hot;
 mod kernel_handle;
 mod modes;
 mod ops;
+mod registration;
 mod report;
 mod schema;
 mod symint;
@@ -30,10 +31,11 @@ mod _native {
     use super::kernel_handle::{PyKernelHandle, kernel_handle};
     #[pymodule_export]
     use super::ops::{
-        PyRegistration, call_kernel, define_op, get_op, kernel_function, list_ops, op_info, op_name,
-        op_overloads, pop_debug, pop_preference, push_debug, push_enabled, push_preference, register_fake,
-        register_kernel,
+        call_kernel, define_op, get_op, kernel_function, list_ops, op_info, op_name, op_overloads, pop_debug,
+        pop_preference, push_debug, push_enabled, push_preference, register_fake, register_kernel,
     };
+    #[pymodule_export]
+    use super::registration::PyRegistration;
     #[pymodule_export]
     use super::report::TraceSink;
     #[pymodule_export]

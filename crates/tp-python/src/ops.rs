@@ -6,6 +6,7 @@ use crate::given;
 use crate::hot::packet::Packet;
 use crate::hot::pykernel::{PyKernel, Role};
 use crate::hot::{convert, opobj, predicate::PyPredicate};
+use crate::registration::{PyRegistration, forget};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList};
@@ -15,13 +16,13 @@ use tp_dispatch::registry::{KernelSpec, Parts};
 use tp_dispatch::select::{KernelEntry, Slot};
 use tp_dispatch::state::{self, Preference, PreferenceKind};
 use tp_dispatch::{
-    Arg, DispatchKey, Effects, FakeRule, GradSpec, Kernel, OpDef, OpHandle, Provenance, Registration,
-    Registry, Schema, Value, dispatcher, fake,
+    Arg, DispatchKey, Effects, FakeRule, GradSpec, Kernel, OpDef, OpHandle, Provenance, Registry, Schema,
+    Value, dispatcher, fake,
 };
 use tp_graph::capture::watch;
 
 /// Op objects by `ns::name`; made once per name and kept.
-fn packets(py: Python<'_>) -> &Bound<'_, PyDict> {
+pub(crate) fn packets(py: Python<'_>) -> &Bound<'_, PyDict> {
     static PACKETS: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
     PACKETS.get_or_init(py, || PyDict::new(py).unbind()).bind(py)
 }
@@ -48,7 +49,7 @@ pub fn op_object<'py>(py: Python<'py>, op: OpHandle) -> PyResult<Bound<'py, PyAn
     Ok(obj)
 }
 
-fn packet<'a>(op: &'a Bound<'_, PyAny>) -> PyResult<&'a Packet> {
+pub(crate) fn packet<'a>(op: &'a Bound<'_, PyAny>) -> PyResult<&'a Packet> {
     // SAFETY: a live object, and the packet lives as long as it does.
     unsafe { opobj::packet_of(op.as_ptr()) }.ok_or_else(|| given::expected("an op", op))
 }
@@ -66,29 +67,6 @@ pub(crate) fn slot_of(name: &str) -> PyResult<Slot> {
         let message = format!("'{name}' is no device type; known are 'cpu', 'cuda', 'meta' and 'default'");
         error::attached(|py| error::to_py(py, tp_dispatch::Error::registration("TP1312", message)))
     })
-}
-
-/// A definition or a kernel that can be taken back.
-#[pyclass(module = "tensorplay._native", name = "Registration")]
-pub struct PyRegistration(Option<Registration>);
-
-#[pymethods]
-impl PyRegistration {
-    /// Undoes the registration; a second call does nothing.
-    fn undo(&mut self) -> PyResult<()> {
-        guarded(|| {
-            drop(self.0.take());
-            Ok(())
-        })
-    }
-}
-
-impl Drop for PyRegistration {
-    fn drop(&mut self) {
-        if let Some(r) = self.0.take() {
-            r.keep();
-        }
-    }
 }
 
 type At = (String, String, u32, String);
@@ -127,9 +105,9 @@ fn fake_rule(func: &Bound<'_, PyAny>, schema: &Schema) -> FakeRule {
 }
 
 /// Defines `schema` (with namespace) in one step with its kernels and fake rule; `effects` is a set of "random",
-/// "ordered", "nondeterministic". Returns the op, its registration, and one per kernel.
+/// "ordered", "nondeterministic"; the first `bodies` kernels are its own body. Returns the op, its registration, and one per kernel.
 #[pyfunction]
-#[pyo3(signature = (schema, at, *, effects=Vec::new(), tags=Vec::new(), kernels=Vec::new(), fake=None, replace=false))]
+#[pyo3(signature = (schema, at, *, effects=Vec::new(), tags=Vec::new(), kernels=Vec::new(), bodies=0, fake=None, replace=false))]
 #[allow(clippy::too_many_arguments, clippy::type_complexity)] // Python's keywords
 pub fn define_op<'py>(
     py: Python<'py>,
@@ -138,6 +116,7 @@ pub fn define_op<'py>(
     effects: Vec<String>,
     tags: Vec<String>,
     kernels: Vec<KernelParts<'py>>,
+    bodies: usize,
     fake: Option<Bound<'py, PyAny>>,
     replace: bool,
 ) -> PyResult<(Bound<'py, PyAny>, PyRegistration, Vec<PyRegistration>)> {
@@ -148,7 +127,7 @@ pub fn define_op<'py>(
         let has = |what: &str| effects.iter().any(|e| e == what);
         let spec = |parts| kernel_spec(&name, &schema, &params, parts);
         let kernels = kernels.into_iter().map(spec).collect::<PyResult<_>>()?;
-        let parts = Parts { kernels, fake: fake.map(|f| fake_rule(&f, &schema)) };
+        let parts = Parts { kernels, bodies, fake: fake.map(|f| fake_rule(&f, &schema)) };
         let def = OpDef {
             params,
             effects: Effects {
@@ -167,6 +146,7 @@ pub fn define_op<'py>(
         };
         let (definition, kernels) = Registry::global().define_whole(&name, def, parts, replace).py(py)?;
         crate::autocast::forget(definition.op());
+        forget(py, definition.op())?;
         let op = op_object(py, definition.op())?;
         let held = |r| PyRegistration(Some(r));
         Ok((op, held(definition), kernels.into_iter().map(held).collect()))

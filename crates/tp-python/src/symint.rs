@@ -428,6 +428,19 @@ impl PyFakeContext {
         })
     }
 
+    /// Whether both are of the same run of a fake rule.
+    fn __eq__(&self, other: &PyFakeContext) -> PyResult<bool> {
+        guarded(|| Ok(self.0 == other.0))
+    }
+
+    fn __hash__(&self) -> PyResult<u64> {
+        guarded(|| {
+            let mut hasher = DefaultHasher::new();
+            self.0.hash(&mut hasher);
+            Ok(hasher.finish())
+        })
+    }
+
     fn __repr__(&self) -> PyResult<String> {
         guarded(|| Ok(format!("<context of the fake rule of {}>", self.0.op().name())))
     }

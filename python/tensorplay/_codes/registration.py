@@ -71,6 +71,9 @@ def f(x: tp.Tensor, *, w: tp.Tensor) -> tp.Tensor: ...
 
 tp.library.custom_op("ex1328::f", f, mutates_args=())
 """,
+    "TP1329": """
+tp.library.define("ex1329::f(Tensor(a!) x) -> Tensor(a!)", tags=("inplace", "out"))
+""",
     "TP1330": 'tp.library.Library("ex1330", "NEW")',
     "TP1331": """
 first = tp.library.Library("ex1331", "DEF")

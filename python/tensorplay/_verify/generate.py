@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorplay import _native
 from tensorplay._verify.arrays import FLOATS, INTEGERS, is_float
-from tensorplay._verify.inputs import LAYOUTS, Case, TensorRecipe, contents
+from tensorplay._verify.inputs import LAYOUTS, SPECIALS, Case, TensorRecipe, contents
 from tensorplay._verify.transforms import changed, keep_one, put_specials, resize
 
 __all__ = ["from_schema", "neighbours"]
@@ -181,8 +181,19 @@ def neighbours(case: Case) -> Iterator[Case]:
     yield from _single(case)
     yield from _other_numbers(case)
     yield from _dtypes(case)
-    if any(is_float(r.dtype) for r in recipes):
-        yield case.map(f"{case.label}, special values", lambda r: changed(r, put_specials, "with_specials"))
+    yield from _specials(case)
+
+
+def _specials(case: Case) -> Iterator[Case]:
+    """Every special value in every float tensor, however short: in several cases where they do not fit into one."""
+    sizes = [r.values.size for r in case.recipes() if is_float(r.dtype) and r.values.size]
+    room = (min(sizes, default=0) + 1) // 2
+    for start in range(0, SPECIALS, room) if room else ():
+        number, extra = (f" {1 + start // room}", (start,)) if start else ("", ())
+        yield case.map(
+            f"{case.label}, special values{number}",
+            lambda r: changed(r, put_specials, "with_specials", *extra),
+        )
 
 
 def _layouts(case: Case) -> Iterator[Case]:

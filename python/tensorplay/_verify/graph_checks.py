@@ -13,6 +13,7 @@ from typing import Any
 
 from tensorplay import _native
 from tensorplay import graph as graphs
+from tensorplay._record import record_of
 from tensorplay._verify.arrays import Snapshot, is_tensor
 from tensorplay._verify.launch import python_calls
 from tensorplay._verify.report import Tally
@@ -100,10 +101,10 @@ def _check_case(subject: Subject, item: Accepted, codes: set[CodeType], tally: T
 
 def fake_code(subject: Subject) -> CodeType | None:
     """The code of the Python fake rule: where the body itself is the rule, its run is no leak."""
-    records = getattr(_native.get_op(subject.full), "_records", {}) if subject.full else {}
-    rule = getattr(records.get(subject.full), "fake", None)
+    record = record_of(subject.full) if subject.full else None
+    rule = getattr(record, "fake", None)
     if type(rule).__name__ == "_FakeFromBody":
-        rule = getattr(records.get(subject.full), "body", None)
+        rule = getattr(record, "body", None)
     code = getattr(rule, "__code__", None)
     return code if isinstance(code, CodeType) else None
 

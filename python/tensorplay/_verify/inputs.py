@@ -34,6 +34,7 @@ __all__ = [
 
 LAYOUTS = ("transposed", "sliced", "offset", "expanded")
 FILLS = ("normal", "positive", "special", "counting", "zeros")
+SPECIALS = 10  # values that `spread_specials` knows
 # What lies around a view in its base: a kernel that reads it shows in the values.
 GAP = {"float": float("nan"), "int": 77, "uint": 77, "bool": True}
 
@@ -62,7 +63,13 @@ def contents(shape: tuple[int, ...], dtype: str, seed: int, fill: str) -> np.nda
 
 
 def _with_specials(flat: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
-    """NaN, infinities, both zeros, and magnitudes near both ends of the dtype, spread over the elements."""
+    return spread_specials(flat, dtype, 0)
+
+
+def spread_specials(flat: np.ndarray[Any, Any], dtype: str, start: int) -> np.ndarray[Any, Any]:
+    """NaN, infinities, both zeros, and magnitudes near both ends of the dtype in every second element, the first of them
+    being number `start` of the `SPECIALS`.
+    """
     import numpy as np
 
     large = {"float16": 6e4, "bfloat16": 3e38, "float32": 3e38, "float64": 1e308}[dtype]
@@ -70,7 +77,7 @@ def _with_specials(flat: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, An
     values = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, large, -large, tiny, 88.0, -104.0])
     at = np.arange(0, flat.size, 2)[: values.size * max(1, flat.size // 64)]
     flat = flat.copy()
-    flat[at] = values[np.arange(at.size) % values.size]
+    flat[at] = values[(start + np.arange(at.size)) % values.size]
     return flat
 
 
@@ -153,6 +160,13 @@ def _widened(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     wide = np.full((*values.shape[:-1], values.shape[-1] * 2), _gap(values), dtype=values.dtype)
     wide[..., ::2] = values
     return wide
+
+
+def repeated(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The first row in place of every row."""
+    import numpy as np
+
+    return packed(np.broadcast_to(values[:1], values.shape)) if values.shape[0] else values
 
 
 @dataclass(frozen=True)
@@ -254,6 +268,11 @@ def strided(values: np.ndarray[Any, Any], steps: tuple[int, ...]) -> tuple[Any, 
     array = np.lib.stride_tricks.as_strided(flat[start:], values.shape, in_bytes)
     array[...] = values
     return array, flat
+
+
+def through(values: np.ndarray[Any, Any], steps: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """What a tensor of these strides holds once the values are written to it: elements that share a place are equal."""
+    return packed(strided(values, steps)[0]) if values.size else values
 
 
 def _restride(recipe: TensorRecipe) -> tuple[Any, Any]:

@@ -323,4 +323,4 @@ def resolve(target: Any) -> Any:
 
 
 def _arguments(full: str) -> list[dict[str, Any]]:
-    return list(_native.Schema.parse(_native.op_info(full)["schema"]).arguments)
+    return [a.to_dict() for a in _native.Schema.parse(_native.op_info(full)["schema"]).arguments]

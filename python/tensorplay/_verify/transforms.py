@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorplay import _arguments
 from tensorplay._verify.arrays import is_float, packed, to_numpy
-from tensorplay._verify.inputs import TensorRecipe, contents, new_tensor
+from tensorplay._verify.inputs import TensorRecipe, new_tensor, repeated, spread_specials, through
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,15 +41,11 @@ def keep_one(values: Array, dtype: str, ndim: int) -> Array:
     return one.reshape((1,) * ndim)
 
 
-def put_specials(values: Array, dtype: str) -> Array:
-    """NaN, infinities, -0 and extremes over half of the elements of a floating array."""
-    import numpy as np
-
+def put_specials(values: Array, dtype: str, start: int = 0) -> Array:
+    """NaN, infinities, -0 and extremes over half of the elements of a floating array; see `spread_specials`."""
     if not is_float(dtype) or not values.size:
         return values
-    marks = contents((max(values.size, 24),), dtype, 0, "special")[: values.size]
-    mixed = np.where(np.arange(marks.size) % 2 == 0, marks, values.reshape(-1))
-    return mixed.reshape(values.shape).astype(values.dtype)
+    return spread_specials(values.reshape(-1), dtype, start).reshape(values.shape)
 
 
 def put_zero(values: Array, dtype: str) -> Array:
@@ -79,6 +75,11 @@ def changed(recipe: TensorRecipe, change: Callable[..., Array], name: str, *extr
     source = f"{name}({', '.join([recipe.source, *map(str, extra)])})"
     kept = recipe.strides if values.shape == recipe.values.shape else None
     plain = packed(values)
+    # Elements that share a place stay equal.
+    if kept is not None:
+        plain = through(plain, kept)
+    elif recipe.layout == "expanded" and plain.ndim:
+        plain = repeated(plain)
     return TensorRecipe(plain, recipe.dtype, source, recipe.layout, kept, recipe.requires_grad)
 
 
@@ -103,9 +104,9 @@ def one_element(tensor: Any, ndim: int) -> Any:
     return _on_tensor("one_element", keep_one, tensor, _arguments.integer("one_element", "ndim", ndim))
 
 
-def with_specials(tensor: Any) -> Any:
-    """A copy with NaN, infinities, -0 and extremes over half of its elements."""
-    return _on_tensor("with_specials", put_specials, tensor)
+def with_specials(tensor: Any, start: int = 0) -> Any:
+    """A copy with NaN, infinities, -0 and extremes over half of its elements, number `start` of them first."""
+    return _on_tensor("with_specials", put_specials, tensor, start)
 
 
 def with_zero(tensor: Any) -> Any:

@@ -18,7 +18,7 @@ thread_local! {
 }
 
 /// The context of one run of a fake rule.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FakeContext {
     number: u64,
     op: OpHandle,

@@ -36,7 +36,8 @@ pub static ROWS: &[Row] = &[
         "pow",
         "x1 ** x2",
         Expr(&[
-            Some("select(x2 == 0, 0, grad * x2 * x1 ** (x2 - 1))"),
+            // Another base where 0 times infinity or NaN would come out, here and in the second derivative.
+            Some("grad * x2 * select((x2 == 0) & ((x1 == 0) | (x1 != x1)), 1, x1) ** (x2 - 1)"),
             Some("select((x1 == 0) & (x2 >= 0), 0, grad * out * log(x1))"),
         ])
     ),
@@ -74,8 +75,9 @@ pub static ROWS: &[Row] = &[
         "logaddexp",
         "select(x1 == x2, x1 + 0.6931471805599453, max(x1, x2) + log1p(exp(-abs(x1 - x2))))",
         Expr(&[
-            Some("select(x1 == x2, 0.5 * grad, grad * sigmoid(x1 - x2))"),
-            Some("select(x1 == x2, 0.5 * grad, grad * sigmoid(x2 - x1))"),
+            // Of infinities alone: at any other tie the sigmoid has a derivative of its own.
+            Some("select((x1 == x2) & (x1 - x2 != 0), 0.5 * grad, grad * sigmoid(x1 - x2))"),
+            Some("select((x1 == x2) & (x1 - x2 != 0), 0.5 * grad, grad * sigmoid(x2 - x1))"),
         ])
     ),
     // Comparisons.

@@ -157,9 +157,12 @@ pub unsafe fn bind<'a>(
         args.reserve_exact(params.len());
         objects.extend_from_slice(std::slice::from_raw_parts(given.args, n));
         objects.extend_from_slice(&info.defaults[n..]);
-        for (p, obj) in params.all.iter().zip(&objects[..n]) {
-            args.push(argument(op, p, *obj, scratch)?);
+        // Written in place: a push looks for room once per argument.
+        let room = args.as_mut_ptr();
+        for (i, p) in params.all[..n].iter().enumerate() {
+            room.add(i).write(argument(op, p, given.at(i), scratch)?);
         }
+        args.set_len(n);
         // A kernel may change the list that it gets; the default has to stay.
         scratch.converted |= n < info.lists;
         args.extend_from_slice(&info.values[n..]);
@@ -253,6 +256,9 @@ unsafe fn argument<'a>(op: &str, p: &Param, obj: Obj, scratch: &mut Scratch) -> 
     unsafe {
         if p.kind == ParamKind::Tensor && shell::is_tensor(obj) {
             return Ok(Arg::Tensor(shell::tensor_of(obj)));
+        }
+        if p.kind == ParamKind::Float && x::type_of(obj) == &raw mut ffi::PyFloat_Type {
+            return Ok(Arg::Float(ffi::PyFloat_AsDouble(obj)));
         }
         convert::object_to_arg(op, p, obj, scratch)
     }

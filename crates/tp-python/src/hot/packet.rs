@@ -66,6 +66,12 @@ impl Packet {
         }
     }
 
+    /// Lets go of the definitions that the next call of each overload will look up anew.
+    pub fn forget(&self) {
+        let old: Vec<_> = self.overloads.borrow_mut().iter_mut().map(|o| o.info.take()).collect();
+        drop(old);
+    }
+
     /// The door's side of a definition, rebuilt when the definition changed.
     fn info(&self, i: usize, session: &Session<'_>) -> Rc<CalleeInfo> {
         let mut list = self.overloads.borrow_mut();
