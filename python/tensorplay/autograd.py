@@ -11,11 +11,13 @@ import importlib
 import inspect
 import threading
 from collections.abc import Callable, Generator, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from tensorplay import _native
+from tensorplay._entries import Entries
 from tensorplay._native import Tensor, is_grad_enabled
-from tensorplay.errors import ArgumentError, InvalidValueError
+from tensorplay.errors import ArgumentError, AutogradError, InvalidValueError
 
 __all__ = [
     "Function",
@@ -70,20 +72,18 @@ _set = _native.set_grad_enabled
 class _GradMode:
     """A grad mode as a context manager and as a decorator. It belongs to the thread; one object may be entered again."""
 
-    __slots__ = ("_mode", "_outer")
+    __slots__ = ("_entries", "_mode")
 
     def __init__(self, mode: bool) -> None:
         self._mode = mode
-        # The modes before each entry, innermost first.
-        self._outer: tuple[bool, Any] | None = None
+        # The modes before each entry.
+        self._entries = Entries("a grad mode", AutogradError, "TP3316")
 
     def __enter__(self) -> None:
-        self._outer = (_set(self._mode), self._outer)
+        self._entries.push(_set(self._mode))
 
     def __exit__(self, *_: object) -> None:
-        assert self._outer is not None
-        before, self._outer = self._outer
-        _set(before)
+        _set(self._entries.pop())
 
     def __call__(self, fn: F) -> F:
         return _under(self._mode, fn)
@@ -158,15 +158,19 @@ def enable_grad(fn: Any = None, /) -> Any:
 class set_grad_enabled(_GradMode):
     """Sets the grad mode at once; as a context manager or decorator the mode before comes back."""
 
-    __slots__ = ("_before",)
+    __slots__ = ("_before", "_thread")
 
     def __init__(self, mode: bool) -> None:
         super().__init__(bool(mode))
         self._before = _set(bool(mode))
+        self._thread: int | None = get_ident()
 
     def __enter__(self) -> None:
-        _set(self._mode)
-        self._outer = (self._before, self._outer)
+        before = _set(self._mode)
+        # The first entry on the thread of the call takes back what that did.
+        if self._thread == get_ident():
+            before, self._thread = self._before, None
+        self._entries.push(before)
 
     def __call__(self, fn: F) -> F:
         _set(self._before)
@@ -181,15 +185,15 @@ class detect_anomaly:
 
     def __init__(self, check_nan: bool = True) -> None:
         self._check_nan = check_nan
-        self._modes: list[_native.AnomalyMode] = []
+        self._entries = Entries("detect_anomaly", AutogradError, "TP3316")
 
     def __enter__(self) -> None:
         mode = _native.AnomalyMode()
         mode.enter(self._check_nan)
-        self._modes.append(mode)
+        self._entries.push(mode)
 
     def __exit__(self, *_: object) -> None:
-        self._modes.pop().leave()
+        self._entries.pop().leave()
 
 
 class _Anomaly(threading.local):
@@ -217,13 +221,19 @@ class set_detect_anomaly:
     """Sets anomaly mode of this thread at once; as a context manager the mode before comes back."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        self._before = _anomaly.put(check_nan if mode else None)
+        self._nan = check_nan if mode else None
+        self._before = _anomaly.put(self._nan)
+        self._thread: int | None = get_ident()
+        self._entries = Entries("set_detect_anomaly", AutogradError, "TP3316")
 
     def __enter__(self) -> None:
-        return None
+        before = _anomaly.put(self._nan)
+        if self._thread == get_ident():
+            before, self._thread = self._before, None
+        self._entries.push(before)
 
     def __exit__(self, *_: object) -> None:
-        _anomaly.put(self._before)
+        _anomaly.put(self._entries.pop())
 
 
 def _tensors(values: Tensor | Sequence[Tensor]) -> list[Tensor]:
