@@ -20,6 +20,9 @@ use tp_tensor::{DType, Device, Tensor};
 /// The largest header that is read; the format's own limit.
 const MAX_HEADER: u64 = 100_000_000;
 
+/// Where a file of the format holds its metadata, among the names of its tensors.
+const RESERVED: &str = "__metadata__";
+
 fn code_of(dtype: DType) -> Dtype {
     match dtype {
         DType::Bool => Dtype::BOOL,
@@ -108,6 +111,11 @@ pub fn save(
                     value.get_type()
                 ))
             })?;
+            if name == RESERVED {
+                let message =
+                    format!("'{name}' cannot be the name of a tensor: the file keeps its metadata there");
+                return Err(error::to_py(py, Error::value("TP1166", message)));
+            }
             given.push((name, t));
         }
         refuse_overlap(&given).py(py)?;
