@@ -83,6 +83,8 @@ pub fn predict(call: &Call<'_>) -> Result<Option<Prediction>> {
     if matches!(call.def.fake, FakeRule::Missing | FakeRule::Nothing) {
         return Ok(None);
     }
+    let symbols = Symbols::new();
+    let _table = symbols::enter(symbols.clone());
     let mut twins: Vec<Value> = Vec::with_capacity(call.args.len());
     for arg in call.args {
         twins.push(match *arg {
@@ -91,13 +93,13 @@ pub fn predict(call: &Call<'_>) -> Result<Option<Prediction>> {
             Arg::OptTensors(ts) => {
                 Value::OptTensors(ts.iter().map(|t| t.as_ref().map(twin).transpose()).collect::<Result<_>>()?)
             }
+            Arg::Int(v) => Value::Int(symbols::plain(v)),
+            Arg::Ints(vs) => Value::Ints(vs.iter().map(|&v| symbols::plain(v)).collect()),
             other => other.to_value(),
         });
     }
     let args: SmallVec<[Arg<'_>; 8]> = twins.iter().map(Value::as_arg).collect();
     let call = Call { args: &args, host: HostArgs::NONE, table: None, ..*call };
-    let symbols = Symbols::new();
-    let _table = symbols::enter(symbols.clone());
     let rets = materialize_fakes(&call, &mut next_id)?;
     Ok(Some(Prediction { rets, symbols }))
 }

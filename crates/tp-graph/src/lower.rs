@@ -279,10 +279,14 @@ impl Planner<'_> {
     fn literal(&self, value: Value) -> Result<ArgSrc> {
         let poly = |v: i64| self.graph.symbols.poly(Dim::from_raw(v)).ok_or(TensorError::Symbolic(v));
         Ok(match value {
-            Value::Int(v) if symbols::any(&[v]) => ArgSrc::Size(poly(v)?),
-            Value::Ints(vs) if symbols::any(&vs) => {
-                ArgSrc::Sizes(vs.iter().map(|&v| poly(v)).collect::<std::result::Result<_, _>>()?)
-            }
+            Value::Int(v) => match symbols::number(v) {
+                Some(v) => ArgSrc::Literal(Value::Int(v)),
+                None => ArgSrc::Size(poly(v)?),
+            },
+            Value::Ints(vs) => match vs.iter().map(|&v| symbols::number(v)).collect() {
+                Some(known) => ArgSrc::Literal(Value::Ints(known)),
+                None => ArgSrc::Sizes(vs.iter().map(|&v| poly(v)).collect::<std::result::Result<_, _>>()?),
+            },
             known => ArgSrc::Literal(known),
         })
     }
@@ -320,10 +324,10 @@ impl Planner<'_> {
     fn output(&self, operand: &Operand) -> Result<OutSrc> {
         Ok(match operand {
             Operand::Value(v) => OutSrc::Tensor(self.src(*v)?),
-            Operand::Const(Const::Int(v)) if symbols::any(&[*v]) => {
-                OutSrc::Size(self.graph.symbols.poly(Dim::from_raw(*v)).ok_or(TensorError::Symbolic(*v))?)
+            Operand::Const(Const::Size(v)) => {
+                OutSrc::Size(self.graph.symbols.poly(*v).ok_or(TensorError::Symbolic(v.raw()))?)
             }
-            Operand::Const(c) => OutSrc::Value(known_value(c)),
+            Operand::Const(c) => OutSrc::Value(known_value(c)?),
             Operand::List(items) => OutSrc::Value(known_list(items)?),
         })
     }
@@ -335,16 +339,18 @@ fn shaped(region: &Region, kernel: Arc<RawKernel>) -> std::result::Result<Exec, 
 }
 
 /// A literal that the function returned, as a value of its own.
-fn known_value(c: &Const) -> Value {
-    match c {
+fn known_value(c: &Const) -> Result<Value> {
+    Ok(match c {
         Const::None => Value::None,
         Const::Bool(v) => Value::Bool(*v),
         Const::Int(v) => Value::Int(*v),
+        // Only outputs of the function itself are computed by a run.
+        Const::Size(v) => return Err(TensorError::Symbolic(v.raw()).into()),
         Const::Float(v) => Value::Float(*v),
         Const::Str(s) => Value::Str((&**s).into()),
         Const::DType(d) => Value::DType(*d),
         Const::Device(d) => Value::Device(*d),
-    }
+    })
 }
 
 fn known_list(items: &[Operand]) -> Result<Value> {

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tp_dispatch::bind::{Param, ParamKind};
 use tp_dispatch::{Arg, Error, OpDef, Result, Value};
+use tp_tensor::symbols;
 
 /// What the door keeps beside a definition: interned names and defaults as objects.
 pub struct CalleeInfo {
@@ -28,7 +29,7 @@ impl CalleeInfo {
         let names = def.params.all.iter().map(|p| unsafe { x::intern(&p.name) }).collect();
         let default = |p: &Param| match &p.default {
             // SAFETY: lock held.
-            Some(v) => unsafe { convert::value_to_object(v) },
+            Some(v) => unsafe { convert::plain_object(v) },
             None => ptr::null_mut(),
         };
         Rc::new(CalleeInfo {
@@ -144,6 +145,16 @@ unsafe fn slot_of(info: &CalleeInfo, name: Obj) -> Option<usize> {
     info.def.params.index(text)
 }
 
+/// A default that a capture would take for a symbolic size.
+#[inline]
+fn looks_symbolic(default: &Value) -> bool {
+    match default {
+        Value::Int(v) => symbols::any(&[*v]),
+        Value::Ints(v) => symbols::any(v),
+        _ => false,
+    }
+}
+
 /// Converts placed objects to arguments. Slots left empty are filled with defaults, objects included.
 ///
 /// # Safety
@@ -162,6 +173,11 @@ pub unsafe fn convert<'a>(
             slots[i] = info.defaults[i];
             // A kernel may change the list that it gets; the default has to stay.
             scratch.converted |= is_list(default);
+            if looks_symbolic(default) {
+                // SAFETY: a live object, as any that was given.
+                out.push(unsafe { convert::object_to_arg(op, p, slots[i], scratch)? });
+                continue;
+            }
             // SAFETY: `info` outlives the call.
             out.push(unsafe { std::mem::transmute::<Arg<'_>, Arg<'a>>(default.as_arg()) });
             continue;
