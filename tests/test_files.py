@@ -95,3 +95,12 @@ def test_other_file_errors(tmp_path: Path) -> None:
     path.write_bytes(header(json.dumps(info).encode(), b"1"))
     with pytest.raises(DTypeError, match="'a' has elements of type F8_E4M3"):
         tp.load(path)
+
+
+def test_the_name_that_a_file_keeps_for_itself_is_refused(tmp_path: Path) -> None:
+    """What could not be loaded again is not saved, and nothing is written."""
+    path = tmp_path / "t.safetensors"
+    with pytest.raises(InvalidValueError, match="__metadata__") as caught:
+        tp.save(path, {"a": tp.ones((1,)), "__metadata__": tp.ones((2,))})
+    assert caught.value.code == "TP1166"
+    assert not path.exists()

@@ -360,7 +360,7 @@ def test_64_dimensions_work() -> None:
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_sums_of_sizes_that_overflow(count: int) -> None:
     """B9: an overflow is a ShapeError; nothing is symbolic in an eager call."""
-    x = tp.broadcast_to(tp.ones((1,)), (2**62,))
+    x = tp.broadcast_to(tp.ones((1,), dtype=tp.uint8), (2**62,))
     for call in (lambda: tp.concat([x] * count), lambda: tp.concat([x] * count, axis=None)):
         with pytest.raises(errors.ShapeError) as caught:
             call()

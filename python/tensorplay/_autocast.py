@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from tensorplay import _native
+from tensorplay._entries import Entries
 from tensorplay._native import dtype as DType
 from tensorplay._op import require_autocast_device
-from tensorplay.errors import DTypeError
+from tensorplay.errors import AutogradError, DTypeError
 
 __all__ = ["autocast"]
 
@@ -27,7 +28,7 @@ class autocast:
     `enabled=False` it switches an outer autocast off.
     """
 
-    __slots__ = ("_dtype", "_enabled", "_outer", "device_type")
+    __slots__ = ("_dtype", "_enabled", "_entries", "device_type")
 
     def __init__(
         self, device_type: str = "cpu", dtype: DType = _native.bfloat16, enabled: bool = True
@@ -36,18 +37,16 @@ class autocast:
         if dtype not in (_native.bfloat16, _native.float16, _native.float32):
             raise DTypeError(f"autocast to {dtype!r}: use bfloat16, float16 or float32", code="TP3421")
         self.device_type, self._dtype, self._enabled = device_type, dtype, bool(enabled)
-        # Words before each entry, innermost first: one object may be entered again.
-        self._outer: tuple[int, Any] | None = None
+        # The words before each entry.
+        self._entries = Entries("autocast", AutogradError, "TP3316")
 
     def __enter__(self) -> autocast:
         word = _native.autocast_switch(self.device_type, self._dtype if self._enabled else None)
-        self._outer = (word, self._outer)
+        self._entries.push(word)
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._outer is not None
-        word, self._outer = self._outer
-        _native.autocast_restore(word)
+        _native.autocast_restore(self._entries.pop())
 
     def __call__(self, fn: F) -> F:
         @functools.wraps(fn)

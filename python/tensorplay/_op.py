@@ -11,6 +11,7 @@ import threading
 import warnings
 
 from tensorplay import _native
+from tensorplay._entries import Entries
 from tensorplay._layout import contiguous_gradients, with_layout
 from tensorplay._native import CustomOpDef
 from tensorplay._places import place_of, stack_level
@@ -395,11 +396,11 @@ class KernelSwitch:
 
     def __init__(self, target: str, slots: tuple[str, ...], enabled: bool) -> None:
         self._target, self._slots, self._enabled = target, slots, enabled
-        self._tokens: list[list[int]] = []
+        self._entries = Entries("set_kernel_enabled", RegistrationError, "TP1337")
 
     def __enter__(self) -> None:
         tokens: list[int] = []
-        self._tokens.append(tokens)
+        self._entries.push(tokens)
         registered = {slot for slot, *_ in _native.op_info(self._target)["kernels"]}
         word = "enable" if self._enabled else "disable"
         for slot in self._slots:
@@ -413,7 +414,7 @@ class KernelSwitch:
             _switches.states.setdefault((self._target, slot), {})[tokens[-1]] = self._enabled
 
     def __exit__(self, *_: object) -> None:
-        for slot, token in zip(self._slots, self._tokens.pop(), strict=False):
+        for slot, token in zip(self._slots, self._entries.pop(), strict=False):
             _native.pop_preference(token)
             del _switches.states[self._target, slot][token]
 
@@ -435,13 +436,13 @@ class Preference:
 
     def __init__(self, target: str, kernel: str) -> None:
         self._target, self._kernel = target, kernel
-        self._tokens: list[int] = []
+        self._entries = Entries("prefer", RegistrationError, "TP1337")
 
     def __enter__(self) -> None:
-        self._tokens.append(_native.push_preference(self._target, self._kernel))
+        self._entries.push(_native.push_preference(self._target, self._kernel))
 
     def __exit__(self, *_: object) -> None:
-        _native.pop_preference(self._tokens.pop())
+        _native.pop_preference(self._entries.pop())
 
     def __repr__(self) -> str:
         return f"<kernel {self._kernel!r} of {self._target} first>"
@@ -482,11 +483,16 @@ def get_kernel(op: Op, key: str | None) -> Callable[..., Any]:
 class DebugChecks:
     """Checks around every kernel that is not built in, on this thread, while it is entered."""
 
+    def __init__(self) -> None:
+        self._entries = Entries("debug_checks", RegistrationError, "TP1337")
+
     def __enter__(self) -> DebugChecks:
         _native.push_debug()
+        self._entries.push(None)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._entries.pop()
         _native.pop_debug()
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tensorplay import _arguments, _native
+from tensorplay._entries import Entries
 from tensorplay._native import Context as FunctionContext
 from tensorplay._native import Function, Tensor, is_grad_enabled
 from tensorplay._tree import flatten
@@ -30,11 +31,14 @@ class saved_tensors_hooks:
 
     def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
         self._mode, self._hooks = _native.SavedTensorsMode(pack_hook, unpack_hook), (pack_hook, unpack_hook)
+        self._entries = Entries("saved_tensors_hooks", AutogradError, "TP3316")
 
     def __enter__(self) -> None:
         self._mode.enter()
+        self._entries.push(None)
 
     def __exit__(self, *_: object) -> None:
+        self._entries.pop()
         self._mode.leave()
 
     def __repr__(self) -> str:
@@ -51,6 +55,7 @@ class _hooks(saved_tensors_hooks):
         unpack_hook: Callable[[Any], Tensor],
         read: Callable[[Tensor], None],
     ) -> None:
+        super().__init__(pack_hook, unpack_hook)
         self._mode = _native.SavedTensorsMode(pack_hook, unpack_hook, read)
 
 

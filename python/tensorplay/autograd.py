@@ -14,12 +14,14 @@ import importlib
 import inspect
 import threading
 from collections.abc import Callable, Generator, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from tensorplay import _arguments, _native
+from tensorplay._entries import Entries
 from tensorplay._native import Context as FunctionContext
 from tensorplay._native import Function, Tensor, is_grad_enabled
-from tensorplay.errors import ArgumentError, InvalidValueError
+from tensorplay.errors import ArgumentError, AutogradError, InvalidValueError
 
 __all__ = [
     "Function",
@@ -73,20 +75,18 @@ class _GradMode:
     Coroutines of one thread share it: no `await` inside of a `with` block.
     """
 
-    __slots__ = ("_mode", "_outer")
+    __slots__ = ("_entries", "_mode")
 
     def __init__(self, mode: bool) -> None:
         self._mode = mode
-        # The modes before each entry, innermost first.
-        self._outer: tuple[bool, Any] | None = None
+        # The modes before each entry.
+        self._entries = Entries("a grad mode", AutogradError, "TP3316")
 
     def __enter__(self) -> None:
-        self._outer = (_set(self._mode), self._outer)
+        self._entries.push(_set(self._mode))
 
     def __exit__(self, *_: object) -> None:
-        assert self._outer is not None
-        before, self._outer = self._outer
-        _set(before)
+        _set(self._entries.pop())
 
     def __call__(self, fn: F) -> F:
         return _under(self._mode, fn)
@@ -167,15 +167,19 @@ def enable_grad(fn: Any = None, /) -> Any:
 class set_grad_enabled(_GradMode):
     """Sets the grad mode at once; as a context manager or decorator the mode before comes back."""
 
-    __slots__ = ("_before",)
+    __slots__ = ("_before", "_thread")
 
     def __init__(self, mode: bool) -> None:
         super().__init__(bool(mode))
         self._before = _set(bool(mode))
+        self._thread: int | None = get_ident()
 
     def __enter__(self) -> None:
-        _set(self._mode)
-        self._outer = (self._before, self._outer)
+        before = _set(self._mode)
+        # The first entry on the thread of the call takes back what that did.
+        if self._thread == get_ident():
+            before, self._thread = self._before, None
+        self._entries.push(before)
 
     def __call__(self, fn: F) -> F:
         _set(self._before)
@@ -193,15 +197,15 @@ class detect_anomaly:
 
     def __init__(self, check_nan: bool = True) -> None:
         self._check_nan = _arguments.boolean("detect_anomaly", "check_nan", check_nan)
-        self._modes: list[_native.AnomalyMode] = []
+        self._entries = Entries("detect_anomaly", AutogradError, "TP3316")
 
     def __enter__(self) -> None:
         mode = _native.AnomalyMode()
         mode.enter(self._check_nan)
-        self._modes.append(mode)
+        self._entries.push(mode)
 
     def __exit__(self, *_: object) -> None:
-        self._modes.pop().leave()
+        self._entries.pop().leave()
 
     def __repr__(self) -> str:
         return f"detect_anomaly(check_nan={self._check_nan})"
@@ -233,18 +237,23 @@ class set_detect_anomaly:
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         nan = _arguments.boolean("set_detect_anomaly", "check_nan", check_nan)
-        self._set = nan if mode else None
-        self._before = _anomaly.put(self._set)
+        self._nan = nan if mode else None
+        self._before = _anomaly.put(self._nan)
+        self._thread: int | None = get_ident()
+        self._entries = Entries("set_detect_anomaly", AutogradError, "TP3316")
 
     def __enter__(self) -> None:
-        return None
+        before = _anomaly.put(self._nan)
+        if self._thread == get_ident():
+            before, self._thread = self._before, None
+        self._entries.push(before)
 
     def __exit__(self, *_: object) -> None:
-        _anomaly.put(self._before)
+        _anomaly.put(self._entries.pop())
 
     def __repr__(self) -> str:
-        nan = "" if self._set is None else f", check_nan={self._set}"
-        return f"set_detect_anomaly({self._set is not None}{nan})"
+        nan = "" if self._nan is None else f", check_nan={self._nan}"
+        return f"set_detect_anomaly({self._nan is not None}{nan})"
 
 
 def _gradients(

@@ -201,6 +201,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1139", "Values do not broadcast to the indexed shape.", _SHAPES),
     ("TP1140", "Sorted values or a search line must have one dimension.", "reshape it"),
     ("TP1141", "A view has no place in its base: it overlaps itself or reaches outside.", _SHAPES),
+    (
+        "TP1142",
+        "Parameters that no distribution has.",
+        "give a spread that is not negative, and finite bounds",
+    ),
     ("TP1150", "flatten: the first axis comes after the last one.", "swap them"),
     (
         "TP1151",
@@ -213,7 +218,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "use .item() or an index of the tensor",
     ),
     ("TP1153", "Data cannot be shared without a copy.", "leave out copy=False"),
-    ("TP1154", "A number does not fit its dtype.", "use a wider dtype"),
+    ("TP1154", "A number does not fit its dtype.", "use a wider dtype: x.astype(int64)"),
     ("TP1155", "A buffer with suboffsets cannot be shared.", "copy the buffer"),
     (
         "TP1156",
@@ -226,6 +231,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1160", "A buffer does not have the bytes of the shape.", "check shape and dtype"),
     ("TP1161", "Storages to copy differ in size.", "make them equally large"),
     ("TP1163", "Tensors to save share memory.", "save clones"),
+    ("TP1166", "A name that the file format keeps for itself.", "give the tensor another name"),
     ("TP1165", "save got its arguments in another order.", "write save(path, {name: tensor})"),
     ("TP1164", "A file is no safetensors file.", "save it with tensorplay.save"),
     ("TP1170", "A range of sizes cannot be.", "give numbers with 0 <= min <= max"),
@@ -289,6 +295,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1334", "A kernel for an autograd key.", "use register_autograd"),
     ("TP1335", "The library has a kernel there already.", "pass allow_override=True"),
     ("TP1336", "The op is not of the library's namespace.", "use a library of that namespace"),
+    ("TP1337", "A context was left where it had not been entered.", "enter and leave it on one thread"),
     ("TP1338", "An overload has the name of an attribute of op objects.", "choose another name"),
     # kernels, arithmetic, writes
     ("TP1401", "The op has no kernel for this device.", "register one, or move the tensors"),

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 from tensorplay import _native
+from tensorplay._entries import Entries
+from tensorplay.errors import RegistrationError
 from tensorplay.outcome import CallEvent, render_table
 
 __all__ = ["Events", "trace"]
@@ -85,19 +87,19 @@ class trace:
     """Collects the calls of this thread: `with tensorplay.trace() as events: ...`."""
 
     def __init__(self) -> None:
-        self._sinks: list[_native.TraceSink] = []
+        self._entries = Entries("trace", RegistrationError, "TP1337")
 
     def __enter__(self) -> Events:
         sink = _native.TraceSink()
         sink.start()
-        self._sinks.append(sink)
+        self._entries.push(sink)
         return Events(sink)
 
     def __exit__(self, *_: object) -> None:
-        self._sinks.pop().stop()
+        self._entries.pop().stop()
 
     def __repr__(self) -> str:
-        return f"<trace, entered {len(self._sinks)} deep>" if self._sinks else "trace()"
+        return f"<trace, entered {len(self._entries)} deep>" if len(self._entries) else "trace()"
 
 
 def __dir__() -> list[str]:

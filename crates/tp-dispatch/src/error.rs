@@ -157,6 +157,7 @@ impl From<TensorError> for Error {
             T::OutOfMemory { .. } => (ErrorKind::Memory, "TP1111"),
             T::DType { .. } => (ErrorKind::DType, "TP1201"),
             T::NoDevice(_) => (ErrorKind::Capability, "TP2001"),
+            T::Number(_) => (ErrorKind::Value, "TP1154"),
             T::Symbolic(_) | T::Unknown(_) | T::Undecided(_) => return unknown_size(&e),
         };
         let way = match &e {
@@ -193,6 +194,7 @@ impl From<ExprError> for Error {
     fn from(e: ExprError) -> Error {
         let (kind, code) = match &e {
             ExprError::DivisionByZero => (ErrorKind::DivisionByZero, "TP1501"),
+            ExprError::Number(_) => (ErrorKind::Value, "TP1154"),
             ExprError::Type { .. } | ExprError::UnsupportedDType { .. } => (ErrorKind::DType, "TP1202"),
             _ => (ErrorKind::Internal, "TP9002"),
         };

@@ -83,14 +83,18 @@ pub fn predict(call: &Call<'_>) -> Result<Option<Prediction>> {
     if matches!(call.def.fake, FakeRule::Missing | FakeRule::Nothing) {
         return Ok(None);
     }
+    let symbols = Symbols::new();
+    let _table = symbols::enter(symbols.clone());
     let mut twins: Vec<Value> = Vec::with_capacity(call.args.len());
     for arg in call.args {
-        twins.push(arg.with_tensors(&mut twin)?);
+        twins.push(match *arg {
+            Arg::Int(v) => Value::Int(symbols::plain(v)),
+            Arg::Ints(vs) => Value::Ints(vs.iter().map(|&v| symbols::plain(v)).collect()),
+            other => other.with_tensors(&mut twin)?,
+        });
     }
     let args: SmallVec<[Arg<'_>; 8]> = twins.iter().map(Value::as_arg).collect();
     let call = Call { args: &args, host: HostArgs::NONE, table: None, ..*call };
-    let symbols = Symbols::new();
-    let _table = symbols::enter(symbols.clone());
     let rets = materialize_fakes(&call, &mut next_id)?;
     Ok(Some(Prediction { rets, symbols }))
 }

@@ -1,6 +1,7 @@
 //! `ExprError`: everything that can go wrong between an expression's text and its result.
 
 use tp_tensor::DType;
+use tp_tensor::scalar::Misfit;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExprError {
@@ -19,6 +20,10 @@ pub enum ExprError {
     /// An integer was divided by zero, or its remainder by zero taken.
     #[error("integer division by zero")]
     DivisionByZero,
+
+    /// A number among the arguments does not fit the dtype that it joins.
+    #[error(transparent)]
+    Number(Misfit),
 
     /// No executor here runs this primitive on this dtype.
     #[error("no kernel for {prim} on {dtype}")]

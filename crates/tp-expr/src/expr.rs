@@ -3,11 +3,13 @@
 
 mod lex;
 mod lower;
+mod numbers;
 mod parse;
 
 use std::fmt;
 
 pub(crate) use lower::{Bound, lower};
+pub use numbers::Stand;
 use tp_tensor::dtype::Category;
 use tp_tensor::{DType, Scalar};
 

@@ -16,7 +16,7 @@ mod semantics;
 pub mod tile;
 
 pub use error::ExprError;
-pub use expr::{ArgType, ScalarExpr};
+pub use expr::{ArgType, ScalarExpr, Stand};
 pub use prim::{Class, Prim};
 pub use program::{Hazard, Instr, Operand, Program, ProgramBuilder, ValueId};
 pub use tile::{Isa, Strided, TileKernel};

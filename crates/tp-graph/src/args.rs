@@ -5,7 +5,7 @@ use crate::entity::ValueId;
 use crate::ir::{Const, Operand};
 use tp_dispatch::Value;
 use tp_dispatch::bind::{Param, ParamKind};
-use tp_tensor::Scalar;
+use tp_tensor::{Scalar, symbols};
 
 /// What an argument is taken from when the node runs.
 #[derive(Clone, Debug)]
@@ -36,8 +36,9 @@ pub fn source(operand: &Operand, param: &Param) -> Result<ArgSource, String> {
             values.map(ArgSource::Optional).ok_or_else(|| mismatch(operand, param))
         }
         // One number fills a list of a declared size.
-        (Operand::Const(Const::Int(v)), ParamKind::Ints) => {
-            literal(param.list_size.map(|n| Value::Ints(vec![*v; n as usize].into())))
+        (Operand::Const(c @ (Const::Int(_) | Const::Size(_))), ParamKind::Ints) => {
+            let all = |n: u32| Some(Value::Ints(vec![int(c)?; n as usize].into()));
+            literal(param.list_size.and_then(all))
         }
         (Operand::Const(c), kind) => literal(constant(c, kind)),
         (Operand::List(items), kind) => literal(list(items, kind)),
@@ -53,7 +54,7 @@ fn constant(c: &Const, kind: ParamKind) -> Option<Value> {
     use ParamKind as K;
     Some(match (c, kind) {
         (_, K::Scalar) => Value::Scalar(c.scalar()?),
-        (Const::Int(v), K::Int) => Value::Int(*v),
+        (Const::Int(_) | Const::Size(_), K::Int) => Value::Int(int(c)?),
         (Const::Bool(v), K::Int) => Value::Int(i64::from(*v)),
         (Const::Float(v), K::Float) => Value::Float(*v),
         (Const::Int(v), K::Float) => Value::Float(*v as f64),
@@ -61,7 +62,7 @@ fn constant(c: &Const, kind: ParamKind) -> Option<Value> {
         (Const::Str(s), K::Str) => Value::Str((&**s).into()),
         (Const::DType(d), K::DType) => Value::DType(*d),
         (Const::Device(d), K::Device) => Value::Device(*d),
-        (_, K::Opaque) => c.value(),
+        (_, K::Opaque) => int(c).map_or_else(|| c.value(), Value::Int),
         _ => return None,
     })
 }
@@ -73,6 +74,7 @@ impl Const {
             Const::None => Value::None,
             Const::Bool(v) => Value::Bool(*v),
             Const::Int(v) => Value::Int(*v),
+            Const::Size(v) => Value::Int(v.raw()),
             Const::Float(v) => Value::Float(*v),
             Const::Str(s) => Value::Str((&**s).into()),
             Const::DType(d) => Value::DType(*d),
@@ -81,12 +83,21 @@ impl Const {
     }
 }
 
+/// An int as arguments hold it while the table of the graph is in force.
+fn int(c: &Const) -> Option<i64> {
+    match c {
+        Const::Int(v) => Some(symbols::plain(*v)),
+        Const::Size(v) => Some(v.raw()),
+        _ => None,
+    }
+}
+
 fn list(items: &[Operand], kind: ParamKind) -> Option<Value> {
     let scalars = items.iter().map(|o| if let Operand::Const(c) = o { c.scalar() } else { None });
     match kind {
         ParamKind::Ints => {
-            let int = |s: Option<Scalar>| if let Some(Scalar::Int(v)) = s { Some(v) } else { None };
-            Some(Value::Ints(scalars.map(int).collect::<Option<_>>()?))
+            let one = |o: &Operand| if let Operand::Const(c) = o { int(c) } else { None };
+            Some(Value::Ints(items.iter().map(one).collect::<Option<_>>()?))
         }
         ParamKind::Floats => {
             Some(Value::Floats(scalars.map(|s| s.map(|s| s.to::<f64>())).collect::<Option<_>>()?))

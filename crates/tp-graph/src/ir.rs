@@ -7,12 +7,13 @@
 
 use crate::entity::{NodeId, PrimaryMap, ValueId};
 use smallvec::SmallVec;
+use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use tp_dispatch::host::Location;
 use tp_dispatch::{Effects, OpHandle, Phase, Registry};
 use tp_tensor::symbols::Symbols;
-use tp_tensor::{DType, Device, Scalar, TensorSpec};
+use tp_tensor::{DType, Device, Dim, Scalar, TensorSpec};
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Graph {
@@ -163,6 +164,8 @@ pub enum Const {
     None,
     Bool(bool),
     Int(i64),
+    /// A symbolic size of the graph's table; never a plain number.
+    Size(Dim),
     Float(f64),
     Str(Arc<str>),
     DType(DType),
@@ -183,7 +186,7 @@ impl Const {
         match self {
             Const::None => "None",
             Const::Bool(_) => "bool",
-            Const::Int(_) => "int",
+            Const::Int(_) | Const::Size(_) => "int",
             Const::Float(_) => "float",
             Const::Str(_) => "str",
             Const::DType(_) => "dtype",
@@ -209,6 +212,7 @@ impl PartialEq for Const {
             (Const::None, Const::None) => true,
             (Const::Bool(a), Const::Bool(b)) => a == b,
             (Const::Int(a), Const::Int(b)) => a == b,
+            (Const::Size(a), Const::Size(b)) => a == b,
             (Const::Float(a), Const::Float(b)) => a.to_bits() == b.to_bits(),
             (Const::Str(a), Const::Str(b)) => a == b,
             (Const::DType(a), Const::DType(b)) => a == b,
@@ -227,6 +231,7 @@ impl Hash for Const {
             Const::None => {}
             Const::Bool(v) => v.hash(h),
             Const::Int(v) => v.hash(h),
+            Const::Size(v) => v.hash(h),
             Const::Float(v) => v.to_bits().hash(h),
             Const::Str(v) => v.hash(h),
             Const::DType(v) => v.hash(h),
@@ -290,6 +295,15 @@ pub enum Def {
     /// Input number.
     Input(u32),
     Node(NodeId),
+}
+
+impl fmt::Display for Def {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Def::Input(k) => write!(f, "input {k}"),
+            Def::Node(node) => write!(f, "n{}", node.0),
+        }
+    }
 }
 
 /// How the memory of a value relates to an earlier value's.

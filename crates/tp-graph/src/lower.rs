@@ -279,10 +279,14 @@ impl Planner<'_> {
     fn literal(&self, value: Value) -> Result<ArgSrc> {
         let poly = |v: i64| self.graph.symbols.poly(Dim::from_raw(v)).ok_or(TensorError::Symbolic(v));
         Ok(match value {
-            Value::Int(v) if symbols::any(&[v]) => ArgSrc::Size(poly(v)?),
-            Value::Ints(vs) if symbols::any(&vs) => {
-                ArgSrc::Sizes(vs.iter().map(|&v| poly(v)).collect::<std::result::Result<_, _>>()?)
-            }
+            Value::Int(v) => match symbols::number(v) {
+                Some(v) => ArgSrc::Literal(Value::Int(v)),
+                None => ArgSrc::Size(poly(v)?),
+            },
+            Value::Ints(vs) => match vs.iter().map(|&v| symbols::number(v)).collect() {
+                Some(known) => ArgSrc::Literal(Value::Ints(known)),
+                None => ArgSrc::Sizes(vs.iter().map(|&v| poly(v)).collect::<std::result::Result<_, _>>()?),
+            },
             known => ArgSrc::Literal(known),
         })
     }
@@ -320,8 +324,8 @@ impl Planner<'_> {
     fn output(&self, operand: &Operand) -> Result<OutSrc> {
         Ok(match operand {
             Operand::Value(v) => OutSrc::Tensor(self.src(*v)?),
-            Operand::Const(Const::Int(v)) if symbols::any(&[*v]) => {
-                OutSrc::Size(self.graph.symbols.poly(Dim::from_raw(*v)).ok_or(TensorError::Symbolic(*v))?)
+            Operand::Const(Const::Size(v)) => {
+                OutSrc::Size(self.graph.symbols.poly(*v).ok_or(TensorError::Symbolic(v.raw()))?)
             }
             Operand::Const(c) => OutSrc::Value(c.value()),
             Operand::List(items) => OutSrc::Value(known_list(items)?),

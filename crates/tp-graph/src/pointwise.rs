@@ -137,7 +137,8 @@ impl PointwiseNode<'_> {
                     operands.push(match self.node.inputs.get(i) {
                         Some(Operand::Value(v)) => tp_expr::Operand::Value(tensor(builder, *v)?),
                         Some(Operand::Const(c)) => tp_expr::Operand::Scalar(number(c)?),
-                        other => return Err(ExprError::Invalid(format!("operand {i} is {other:?}"))),
+                        Some(other) => return Err(ExprError::Invalid(format!("operand {i} is {other}"))),
+                        None => return Err(ExprError::Invalid(format!("operand {i} is missing"))),
                     });
                 }
                 builder.apply(expr, &operands)?
@@ -146,7 +147,8 @@ impl PointwiseNode<'_> {
         match builder.dtype(result) {
             Some(got) if got == self.spec.dtype => Ok(result),
             got => {
-                Err(ExprError::Invalid(format!("the expression gives {got:?}, the node {}", self.spec.dtype)))
+                let got = got.map_or("nothing", DType::name);
+                Err(ExprError::Invalid(format!("the expression gives {got}, the node {}", self.spec.dtype)))
             }
         }
     }

@@ -95,7 +95,7 @@ impl RawExecutor {
         (inputs, outputs): (&[TensorSpec], &[TensorSpec]),
     ) -> std::result::Result<RawExecutor, FallbackReason> {
         if kernel.layout != layout {
-            let (got, wanted) = (format!("{:?}", kernel.layout), format!("{layout:?}"));
+            let (got, wanted) = (kernel.layout.to_string(), layout.to_string());
             return Err(FallbackReason::Layout { value: "the region".into(), got, wanted });
         }
         Ok(RawExecutor { kernel, space: space.clone(), inputs: inputs.into(), outputs: outputs.into() })

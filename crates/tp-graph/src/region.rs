@@ -7,6 +7,7 @@ use crate::ir::Graph;
 use crate::pointwise;
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::fmt;
 use tp_dispatch::FallbackReason;
 use tp_expr::ProgramBuilder;
 use tp_tensor::dim::Dims;
@@ -20,6 +21,15 @@ pub enum KernelLayout {
     Flat { scalars: u64 },
     /// That many loops, after merging; each input has one stride per loop.
     Strided { dims: usize },
+}
+
+impl fmt::Display for KernelLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KernelLayout::Flat { scalars } => write!(f, "one loop (inputs of one element: {scalars:#b})"),
+            KernelLayout::Strided { dims } => write!(f, "{dims} loops with strides"),
+        }
+    }
 }
 
 /// The loops of one region at known sizes.

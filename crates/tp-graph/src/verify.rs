@@ -157,7 +157,7 @@ impl<'a> Verifier<'a> {
                     self.report(
                         "def-numbering",
                         Some(value),
-                        format!("{value} says that {:?} defines it", data.def),
+                        format!("{value} says that {} defines it", data.def),
                     );
                 }
                 Some(_) => {}

@@ -285,7 +285,7 @@ pub fn op_info<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyDict>>
         for p in &def.params.all {
             if let Some(v) = &p.default {
                 // SAFETY: lock held.
-                let v = unsafe { Bound::from_owned_ptr_or_err(py, convert::value_to_object(v))? };
+                let v = unsafe { Bound::from_owned_ptr_or_err(py, convert::plain_object(v))? };
                 defaults.set_item(&*p.name, v)?;
             }
         }

@@ -10,6 +10,8 @@ pub type Dims = SmallVec<[i64; 4]>;
 
 /// A size. Known sizes are non-negative; symbols live in a range below, which no legal size, stride or offset reaches:
 /// `s7` stands for the size of an input, `u7` for a size that depends on data, and the rest for expressions over both.
+/// Other integers may lie in that range. As arguments they pass `symbols::plain` on their way into a capture, and
+/// `symbols::number` tells them from symbols; `is_symbol` alone is for sizes and strides that a tensor has.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Dim(i64);
@@ -21,9 +23,6 @@ const UNBACKED: u32 = 1 << 30;
 const EXPRESSION: u32 = 1 << 31;
 
 impl Dim {
-    /// The least number that is no symbol.
-    pub const LEAST: i64 = SYMBOL_LIMIT;
-
     /// How many symbols of one kind there can be.
     pub const SYMBOLS: u32 = 1 << 30;
 

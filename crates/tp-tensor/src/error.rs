@@ -1,12 +1,19 @@
 //! What can be wrong with values: shapes, strides, memory. Errors carry their operands.
 
 use crate::dim::{Dim, Dims};
+use crate::scalar::Misfit;
+use crate::symbols::{listed, shown};
 use crate::{DType, Device};
 use thiserror::Error;
 
+/// A number that was given, as a text.
+fn one(raw: i64) -> String {
+    shown(&[raw]).remove(0)
+}
+
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum TensorError {
-    #[error("sizes must not be negative, got {:?}", Dim::slice(.0))]
+    #[error("sizes must not be negative, got {}", listed(.0))]
     NegativeSize(Dims),
     #[error("a tensor of shape {:?} is too large: its size in bytes does not fit in 63 bits", Dim::slice(.0))]
     TooLarge(Dims),
@@ -24,13 +31,13 @@ pub enum TensorError {
     )]
     Broadcast { a: Dims, b: Dims, axis: usize, at_a: i64, at_b: i64 },
     #[error(
-        "cannot expand shape {:?} to {:?}: axis {axis} is {}, wanted {}",
-        Dim::slice(.from), Dim::slice(.to), Dim::from_raw(*.at_from), Dim::from_raw(*.at_to)
+        "cannot expand shape {:?} to {}: axis {axis} is {}, wanted {}",
+        Dim::slice(.from), listed(.to), Dim::from_raw(*.at_from), one(*.at_to)
     )]
     Expand { from: Dims, to: Dims, axis: usize, at_from: i64, at_to: i64 },
     #[error(
-        "cannot reshape {:?} ({} elements) to {:?}",
-        Dim::slice(.from), Dim::from_raw(*.numel), Dim::slice(.to)
+        "cannot reshape {:?} ({} elements) to {}",
+        Dim::slice(.from), Dim::from_raw(*.numel), listed(.to)
     )]
     Reshape { from: Dims, to: Dims, numel: i64 },
     #[error("axis {axis} is out of range for {ndim} dimensions")]
@@ -39,10 +46,10 @@ pub enum TensorError {
     Permutation { axes: Dims, ndim: usize },
     #[error(
         "index {} is out of range for axis {axis} of size {}",
-        Dim::from_raw(*.index), Dim::from_raw(*.size)
+        one(*.index), Dim::from_raw(*.size)
     )]
     Index { index: i64, axis: usize, size: i64 },
-    #[error("slice step must be positive, got {0}")]
+    #[error("slice step must be positive, got {}", one(*.0))]
     Step(i64),
     #[error("too many indices: {given} for {ndim} dimensions")]
     TooManyIndices { given: usize, ndim: usize },
@@ -50,6 +57,8 @@ pub enum TensorError {
     NoDevice(Device),
     #[error("expected {wanted}, got {got}")]
     DType { wanted: DType, got: DType },
+    #[error(transparent)]
+    Number(#[from] Misfit),
     #[error("the size {} is not known before the run, and this needs it", Dim::from_raw(*.0))]
     Symbolic(i64),
     #[error("{0} is not known before the run, and this needs it")]

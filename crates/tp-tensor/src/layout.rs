@@ -64,7 +64,7 @@ pub fn checked_numel(sizes: &[i64], itemsize: usize) -> Result<i64> {
 
 #[cold]
 fn negative(sizes: &[i64], size: i64) -> TensorError {
-    if Dim::from_raw(size).is_symbol() {
+    if symbols::given(&[size]) {
         TensorError::Symbolic(size)
     } else {
         TensorError::NegativeSize(sizes.into())
@@ -229,7 +229,7 @@ impl Layout {
     pub fn slice(&self, axis: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> Result<Layout> {
         let size = self.sizes[axis];
         let (from, to) = (start.unwrap_or(0), stop.unwrap_or(size));
-        if symbols::any(&[size, from, to, step, self.offset, self.strides[axis]]) {
+        if symbols::any(&[size, self.offset, self.strides[axis]]) || symbols::given(&[from, to, step]) {
             return self.symbolic_slice(axis, from, to, step);
         }
         if step <= 0 {
@@ -251,7 +251,7 @@ impl Layout {
     /// `x[index]` along one axis: drops the axis.
     pub fn select(&self, axis: usize, index: i64) -> Result<Layout> {
         let size = self.sizes[axis];
-        if symbols::any(&[size, index, self.offset, self.strides[axis]]) {
+        if symbols::any(&[size, self.offset, self.strides[axis]]) || symbols::given(&[index]) {
             return self.symbolic_select(axis, index);
         }
         let at = if index < 0 { index.saturating_add(size) } else { index };

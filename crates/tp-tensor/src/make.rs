@@ -9,6 +9,7 @@ use crate::header::{DimsCell, INLINE_DIMS, TensorHeader, ViewHeader, flag, keybi
 use crate::layout::{self, Layout};
 use crate::pool;
 use crate::storage::{Storage, StorageHeader, StorageKind, StorageOwner};
+use crate::symbols;
 use crate::tensor::Tensor;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
@@ -63,7 +64,7 @@ impl Tensor {
 
     /// Shapes only: storage without data. `id` is the capture's name for the storage.
     pub fn fake(sizes: &[i64], strides: &[i64], dtype: DType, device: Device, id: u32) -> Result<Tensor> {
-        let known = sizes.iter().all(|&s| !Dim::from_raw(s).is_symbol());
+        let known = !symbols::given(sizes);
         let numel = if known { layout::checked_numel(sizes, dtype.itemsize())? } else { 0 };
         let storage = StorageHeader::new_fake(numel as usize * dtype.itemsize(), device, id)?;
         let t = Self::first(storage, sizes, Some(strides), numel, 0, dtype, device);
@@ -78,7 +79,7 @@ impl Tensor {
         device: Device,
         owner: Box<dyn StorageOwner>,
     ) -> Result<Tensor> {
-        let known = sizes.iter().all(|&s| !Dim::from_raw(s).is_symbol());
+        let known = !symbols::given(sizes);
         let numel = if known { layout::checked_numel(sizes, dtype.itemsize())? } else { 0 };
         let storage = StorageHeader::new_stand_in(numel as usize * dtype.itemsize(), device, owner)?;
         let t = Self::first(storage, sizes, None, numel, 0, dtype, device);
@@ -119,10 +120,14 @@ impl Tensor {
         // SAFETY: the storage lives while self does.
         let s = unsafe { storage.as_ref() };
         let symbolic = layout.sizes.iter().any(|&d| Dim::from_raw(d).is_symbol());
-        if symbolic && Storage(s).kind() != StorageKind::Fake {
+        if symbolic && (Storage(s).kind() != StorageKind::Fake || !symbols::given(&layout.sizes)) {
             return Err(no_size(&layout.sizes));
         }
         let numel = if symbolic { 0 } else { layout.numel() };
+        // Axes of stride 0 reach no further, but what the tensor would take in a row has a number of bytes.
+        if numel.checked_mul(dtype.itemsize() as i64).is_none() {
+            return Err(TensorError::TooLarge(layout.sizes.clone()));
+        }
         // A fake has no memory to reach outside of, and its storage may stand for a part of a larger one.
         if !symbolic && Storage(s).kind() != StorageKind::Fake {
             check_reach(layout, dtype, Storage(s).nbytes())?;
@@ -231,8 +236,8 @@ impl Tensor {
 /// A tensor with data has known sizes.
 #[cold]
 fn no_size(sizes: &[i64]) -> TensorError {
-    let symbol = sizes.iter().find(|&&d| Dim::from_raw(d).is_symbol());
-    TensorError::Symbolic(symbol.copied().unwrap_or(0))
+    let symbol = sizes.iter().find(|&&d| symbols::given(&[d]));
+    symbol.map_or_else(|| TensorError::NegativeSize(sizes.into()), |d| TensorError::Symbolic(*d))
 }
 
 fn out_of_storage(layout: &Layout, nbytes: usize) -> TensorError {

@@ -45,6 +45,24 @@ impl Scalar {
         }
     }
 
+    /// Whether `dtype` has an element for this number, a fraction aside: an integer dtype has none outside of its range, for
+    /// NaN and for infinities. Floats and bool take every number.
+    #[inline]
+    pub fn fits(self, dtype: DType) -> bool {
+        let Some(info) = dtype.int_info() else { return true };
+        match self {
+            Scalar::Bool(_) => true,
+            Scalar::Int(v) => info.min <= v && v <= info.max,
+            Scalar::Float(v) => v.trunc() >= info.min as f64 && v.trunc() < info.max as f64 + 1.0,
+        }
+    }
+
+    /// The number itself where it `fits`, else an error that names both.
+    #[inline]
+    pub fn checked(self, dtype: DType) -> Result<Scalar, Misfit> {
+        if self.fits(dtype) { Ok(self) } else { Err(Misfit { value: self, dtype }) }
+    }
+
     /// The bit pattern the value has as an element of `dtype`, zero-extended.
     #[inline]
     pub fn to_bits(self, dtype: DType) -> u64 {
@@ -72,6 +90,26 @@ impl Scalar {
             Scalar::Bool(v) => (0, v as u64),
             Scalar::Int(v) => (1, v as u64),
             Scalar::Float(v) => (2, v.to_bits()),
+        }
+    }
+}
+
+/// A number that an integer dtype cannot hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    pub value: Scalar,
+    pub dtype: DType,
+}
+
+impl std::error::Error for Misfit {}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Misfit { value, dtype } = self;
+        write!(f, "{value} does not fit in {dtype}")?;
+        match dtype.int_info() {
+            Some(info) => write!(f, " ({} to {})", info.min, info.max),
+            None => Ok(()),
         }
     }
 }

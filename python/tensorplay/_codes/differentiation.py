@@ -189,6 +189,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
         "read it by its strides",
     ),
     ("TP3315", "materialize_grads=True with allow_unused=False.", "leave allow_unused out"),
+    ("TP3316", "A context was left where it had not been entered.", "enter and leave it on one thread"),
     ("TP3321", "gradgradcheck: a gradient is cut off the tape.", "make backward of recorded ops"),
     ("TP3322", "gradcheck: backward needs the gradients of all outputs.", "take None where there is none"),
     ("TP3323", "gradcheck: a mode of checking that does not exist here.", "leave the option at its default"),
@@ -438,6 +439,7 @@ tp.autograd.gradcheck(f, (tp.ones((2, 2), dtype=tp.float64).requires_grad_(),))
 x = tp.ones((2,)).requires_grad_()
 tp.autograd.grad(x.sum(), x, materialize_grads=True, allow_unused=False)
 """,
+    "TP3316": "tp.no_grad().__exit__(None, None, None)",
     "TP3321": """
 f = tp.library.custom_op("ex3321::f", lambda x, y: x * y, mutates_args=())
 

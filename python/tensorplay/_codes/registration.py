@@ -98,6 +98,7 @@ lib.impl("f", lambda x: x.clone(), "CPU")
 """,
     "TP1338": 'tp.library.define("ex1338::f.name(Tensor x) -> Tensor")',
     "TP1336": 'tp.library.Library("ex1336", "DEF").define("other::f(Tensor x) -> Tensor")',
+    "TP1337": "tp.trace().__exit__(None, None, None)",
     "TP1401": """
 f = tp.library.custom_op("ex1401::f", lambda x: x.clone(), mutates_args=(), device_types="cuda")
 f(tp.ones((2,)))

@@ -46,6 +46,7 @@ x.new_empty(0).set_(x.untyped_storage(), 0, (3,), (1,))
     "TP1139": "tp.ones((3,))[[0, 1]] = tp.ones((3,))",
     "TP1140": "tp.searchsorted(tp.ones((2, 2)), tp.ones((2,)))",
     "TP1141": "tp.ops.tp.view_inside_backward(tp.ones((3,)), [1], [2], [1], 2)",
+    "TP1142": "tp.ops.tp.normal((2,), std=-1.0)",
     "TP1150": "tp.ones((2, 3)).flatten(1, 0)",
     "TP1151": "tp.ones((4,)).split([1, 2])",
     "TP1152": "range(tp.tensor([1, 2]))",
@@ -71,6 +72,7 @@ tp.graph.capture(f, tp.ones((2,)))
 x = tp.ones((4,))
 tp.save("/nonexistent/x.safetensors", {"whole": x, "part": x[:2]})
 """,
+    "TP1166": 'tp.save("/nonexistent/x.safetensors", {"__metadata__": tp.ones((2,))})',
     "TP1165": 'tp.save({"x": tp.ones((2,))}, "x.safetensors")',
     "TP1164": """
 import tempfile, pathlib

@@ -96,15 +96,18 @@ fn save_extremum(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Elements that tie share the gradient evenly. A NaN equals nothing, so it gets none.
+/// Elements that tie share the gradient evenly. A NaN has no derivative: where the result is one, all gradients are.
 fn extremum(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
     let (x, best) = (ctx.saved(0)?, with_axes(ctx, &ctx.saved(1)?)?);
     let hit = ops::EQ.call(&[Arg::Tensor(&x), Arg::Tensor(&best)])?;
     let grad = with_axes(ctx, grad)?;
     let hits = ops::sum_to_size(ops::astype(hit.clone(), grad.dtype())?, grad.sizes())?;
     let share = ops::expand(&ops::div(&grad, &hits)?, ctx.input_sizes(0))?;
-    let none = Arg::Scalar(Scalar::Float(0.0));
-    out.set(0, ops::WHERE_SCALAR.call(&[Arg::Tensor(&hit), Arg::Tensor(&share), none])?);
+    let nan = Arg::Scalar(Scalar::Float(f64::NAN));
+    let nowhere = ops::LOGICAL_NOT.call(&[Arg::Tensor(&hits)])?;
+    let zeros = ops::mul_scalar(&hits, 0.0)?;
+    let rest = ops::MASKED_FILL.call(&[Arg::Tensor(&zeros), Arg::Tensor(&nowhere), nan])?;
+    out.set(0, ops::WHERE.call(&[Arg::Tensor(&hit), Arg::Tensor(&share), Arg::Tensor(&rest)])?);
     Ok(())
 }
 

@@ -57,9 +57,30 @@ pub struct SavedTensorsHooks(Arc<dyn SavedHooks>);
 
 impl SavedTensorsHooks {
     pub fn push(hooks: Arc<dyn SavedHooks>) -> SavedTensorsHooks {
-        STACK.with(|s| s.borrow_mut().push(hooks.clone()));
-        USERS.fetch_add(1, Ordering::Relaxed);
+        SavedTensorsHooks::start(hooks.clone());
         SavedTensorsHooks(hooks)
+    }
+
+    /// Puts hooks in force on this thread until `end`.
+    pub fn start(hooks: Arc<dyn SavedHooks>) {
+        STACK.with(|s| s.borrow_mut().push(hooks));
+        USERS.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends the newest of these hooks that is in force on this thread, if any is.
+    pub fn end(hooks: &Arc<dyn SavedHooks>) {
+        let gone = STACK.with(|s| {
+            let mut stack = s.borrow_mut();
+            stack
+                .iter()
+                .rposition(|h| std::ptr::addr_eq(Arc::as_ptr(h), Arc::as_ptr(hooks)))
+                .map(|at| stack.remove(at))
+        });
+        if gone.is_some() {
+            USERS.fetch_sub(1, Ordering::Relaxed);
+        }
+        // What the hooks own may run code.
+        drop(gone);
     }
 }
 
@@ -84,12 +105,7 @@ impl Drop for SavedHooksOff {
 
 impl Drop for SavedTensorsHooks {
     fn drop(&mut self) {
-        USERS.fetch_sub(1, Ordering::Relaxed);
-        let gone = STACK.with(|s| {
-            let mut stack = s.borrow_mut();
-            stack.iter().rposition(|h| Arc::ptr_eq(h, &self.0)).map(|at| stack.remove(at))
-        });
-        drop(gone);
+        SavedTensorsHooks::end(&self.0);
     }
 }
 

@@ -169,8 +169,8 @@ fn failed_check(check: &Check, misfit: &Misfit) -> Error {
 /// Whether a number among the arguments is a symbolic size.
 pub fn has_symbols(args: &[Arg<'_>]) -> bool {
     args.iter().any(|arg| match arg {
-        Arg::Int(v) => Dim::from_raw(*v).is_symbol(),
-        Arg::Ints(vs) => symbols::any(vs),
+        Arg::Int(v) => symbols::given(&[*v]),
+        Arg::Ints(vs) => symbols::given(vs),
         _ => false,
     })
 }

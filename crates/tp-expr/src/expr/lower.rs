@@ -9,7 +9,7 @@ use tp_tensor::promote::{promote_types, promote_weak, result_type};
 use tp_tensor::scalar::Bool;
 use tp_tensor::{DType, Scalar};
 
-use super::{ArgType, Func, Node, ParamRule, ScalarExpr};
+use super::{ArgType, Func, Node, ParamRule, ScalarExpr, Stand};
 use crate::error::ExprError;
 use crate::prim::{Class, Prim};
 use crate::program::{ProgramBuilder, ValueId};
@@ -64,11 +64,10 @@ impl ScalarExpr {
 /// Adds the expression's instructions; the result has the expression's dtype.
 pub(crate) fn lower(expr: &ScalarExpr, b: &mut ProgramBuilder, args: &[Bound]) -> Result<ValueId, ExprError> {
     expr.check_arity(args.len())?;
-    let types = args.iter().map(|arg| match *arg {
-        Bound::Value(id) => ArgType::Tensor(b.dtype_of(id)),
-        Bound::Const(scalar) => ArgType::Const(scalar),
-    });
-    let joint = expr.joint_dtype(types);
+    let widened =
+        if args.iter().any(|arg| matches!(arg, Bound::Const(_))) { stand_ins(expr, b, args)? } else { None };
+    let args = widened.as_deref().unwrap_or(args);
+    let joint = expr.joint_dtype(args.iter().map(|arg| arg_type(b, arg)));
     let base = joint.unwrap_or(DType::Bool);
     let mut values: Vec<Typed> = Vec::with_capacity(expr.nodes.len());
     for node in &expr.nodes {
@@ -90,6 +89,34 @@ pub(crate) fn lower(expr: &ScalarExpr, b: &mut ProgramBuilder, args: &[Bound]) -
         }
         Some(Typed::Strong { id, logical }) => Ok(b.emit(Prim::Cast, logical, &[id])),
     }
+}
+
+fn arg_type(b: &ProgramBuilder, arg: &Bound) -> ArgType {
+    match *arg {
+        Bound::Value(id) => ArgType::Tensor(b.dtype_of(id)),
+        Bound::Const(scalar) => ArgType::Const(scalar),
+    }
+}
+
+/// The arguments with what numbers that do not fit stand for; None where all fit.
+fn stand_ins(
+    expr: &ScalarExpr,
+    b: &mut ProgramBuilder,
+    args: &[Bound],
+) -> Result<Option<SmallVec<[Bound; 4]>>, ExprError> {
+    let types: SmallVec<[ArgType; 4]> = args.iter().map(|arg| arg_type(b, arg)).collect();
+    let misfits = expr.misfits(&types)?;
+    if misfits.is_empty() {
+        return Ok(None);
+    }
+    let mut args: SmallVec<[Bound; 4]> = args.into();
+    for (k, stand) in misfits {
+        args[k] = match stand {
+            Stand::Wide(v) => Bound::Value(b.constant(DType::I64, v as u64)),
+            Stand::Bound(v) => Bound::Const(Scalar::Int(v)),
+        };
+    }
+    Ok(Some(args))
 }
 
 fn argument(b: &mut ProgramBuilder, arg: Bound, rule: ParamRule, joint: Option<DType>) -> Typed {

@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tp_dispatch::{Arg, Call, Error, Result, Rets, Value, host, state};
-use tp_tensor::symbols::Symbols;
-use tp_tensor::{Tensor, TensorSpec};
+use tp_tensor::symbols::{self, Symbols};
+use tp_tensor::{Dim, Tensor, TensorSpec};
 
 /// Captures are numbered, so that a tensor of one is never taken for a value of another.
 static SERIAL: AtomicU32 = AtomicU32::new(1);
@@ -264,7 +264,7 @@ impl Recorder {
                     bound.twins.push((i, Twins::Optional(fakes)));
                     operand
                 }
-                _ => literal(arg).ok_or_else(|| opaque_argument(call, i))?,
+                _ => recorded(arg).ok_or_else(|| opaque_argument(call, i))?,
             };
             bound.operands.push(operand);
         }
@@ -303,7 +303,7 @@ impl Recorder {
                     NewOutput::List(ts.iter_mut().map(|t| self.new_value(&args, t)).collect::<Result<_>>()?)
                 }
                 other => {
-                    let known = literal(&other.as_arg()).ok_or_else(|| unheld(call, other))?;
+                    let known = recorded(&other.as_arg()).ok_or_else(|| unheld(call, other))?;
                     NewOutput::Value(NewValue { ty: ValueType::Known(known), alias: None })
                 }
             });
@@ -397,7 +397,7 @@ impl Recorder {
             .iter()
             .map(|value| match value {
                 Value::Tensor(t) => self.operand_of(t).map(Operand::Value),
-                other => literal(&other.as_arg()).ok_or_else(|| {
+                other => recorded(&other.as_arg()).ok_or_else(|| {
                     let message = format!(
                         "a captured function returned {}, which a graph cannot hold",
                         other.type_name()
@@ -429,7 +429,19 @@ fn own_tensor(call: &Call<'_>, twin: &Tensor, real: &HashMap<usize, Tensor>) -> 
     own
 }
 
-/// An argument that is no tensor, as it stands in the graph.
+/// An argument that is no tensor, as it stands in the graph of the capture in progress.
+fn recorded(arg: &Arg<'_>) -> Option<Operand> {
+    let int = |&v: &i64| {
+        Operand::Const(symbols::number(v).map_or_else(|| Const::Size(Dim::from_raw(v)), Const::Int))
+    };
+    match arg {
+        Arg::Int(v) => Some(int(v)),
+        Arg::Ints(vs) => Some(Operand::List(vs.iter().map(int).collect())),
+        other => literal(other),
+    }
+}
+
+/// An argument that is no tensor, from outside of any capture, as it would stand in a graph.
 pub(crate) fn literal(arg: &Arg<'_>) -> Option<Operand> {
     let constant = |c: Const| Some(Operand::Const(c));
     let list = |items: Box<[Operand]>| Some(Operand::List(items));

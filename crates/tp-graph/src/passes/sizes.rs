@@ -15,7 +15,7 @@ pub(crate) struct Sizes {
 /// Every symbol in an operand's numbers.
 pub(crate) fn for_each_symbol(graph: &Graph, operand: &Operand, f: &mut dyn FnMut(u32)) {
     match operand {
-        Operand::Const(Const::Int(v)) => symbols_of(graph, &[*v], f),
+        Operand::Const(Const::Size(v)) => symbols_of(graph, &[v.raw()], f),
         Operand::List(items) => items.iter().for_each(|item| for_each_symbol(graph, item, f)),
         Operand::Const(_) | Operand::Value(_) => {}
     }

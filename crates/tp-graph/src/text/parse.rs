@@ -236,7 +236,7 @@ impl Parser<'_> {
             Some('%') => return Ok(Operand::Value(self.cursor.value()?)),
             Some('u' | 's' | '(' | '-' | '0'..='9') => {
                 if let Some(symbolic) = self.size() {
-                    return Ok(Operand::Const(Const::Int(symbolic)));
+                    return Ok(Operand::Const(Const::Size(Dim::from_raw(symbolic))));
                 }
             }
             _ => {}

@@ -182,7 +182,8 @@ impl Display for Const {
         match self {
             Const::None => f.write_str("None"),
             Const::Bool(v) => f.write_str(if *v { "True" } else { "False" }),
-            Const::Int(v) => Display::fmt(&Dim::from_raw(*v), f),
+            Const::Int(v) => Display::fmt(v, f),
+            Const::Size(v) => Display::fmt(v, f),
             // Only the usual NaN has a name; another one keeps its bits.
             Const::Float(v) if v.is_nan() && v.to_bits() != f64::NAN.to_bits() => {
                 write!(f, "nan({:#018x})", v.to_bits())

@@ -6,7 +6,7 @@ use smallvec::smallvec;
 use std::sync::OnceLock;
 use tp_dispatch::{Call, Error, Result, Rets, Value};
 use tp_expr::{ProgramBuilder, TileKernel};
-use tp_tensor::{DType, Device, Scalar, Tensor};
+use tp_tensor::{DType, Device, Scalar, Tensor, TensorError};
 
 /// The kernel that converts `from` into `to` (a plain copy when they are the same).
 pub fn cast_kernel(from: DType, to: DType) -> Result<&'static TileKernel> {
@@ -25,7 +25,7 @@ pub fn cast_kernel(from: DType, to: DType) -> Result<&'static TileKernel> {
 
 /// The elements of `x` converted into those of `out`, which has its shape (or one it broadcasts to).
 pub fn cast_into(out: &Tensor, x: &Tensor) -> Result<()> {
-    let operands = Operands { tensors: smallvec![Some(x)], bits: smallvec![0] };
+    let operands = Operands { tensors: smallvec![Some(x)], bits: smallvec![0], misfit: false };
     // SAFETY: the callers see to it that x broadcasts to out and that they do not overlap.
     unsafe { operands.run(cast_kernel(x.dtype(), out.dtype())?, out) }
 }
@@ -53,12 +53,12 @@ pub fn astype(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     Ok(())
 }
 
-/// Writes one value to every element.
+/// Writes one value to every element; an error where the dtype cannot hold it.
 pub fn fill(x: &Tensor, value: Scalar) -> Result<()> {
     let (dtype, n) = (x.dtype(), x.numel() as usize);
-    let bits = value.to_bits(dtype);
+    let bits = value.checked(dtype).map_err(TensorError::from)?.to_bits(dtype);
     if !x.is_contiguous() || n >= UNLOCK as usize {
-        let operands = Operands { tensors: smallvec![None], bits: smallvec![bits] };
+        let operands = Operands { tensors: smallvec![None], bits: smallvec![bits], misfit: false };
         // SAFETY: the only operand is a number.
         return unsafe { operands.run(cast_kernel(dtype, dtype)?, x) };
     }

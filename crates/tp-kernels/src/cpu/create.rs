@@ -183,8 +183,7 @@ fn normal_pair([u, v]: [f64; 2]) -> [f64; 2] {
 }
 
 /// Floats in float64, or in float32 for all narrower dtypes.
-fn floats(call: &Call<'_>, rets: &mut Rets, wide: impl Fn([f64; 2]) -> [f64; 2] + Sync + Send) -> Result<()> {
-    let out = promised(rule::random(call)?)?;
+fn floats(out: Tensor, rets: &mut Rets, wide: impl Fn([f64; 2]) -> [f64; 2] + Sync + Send) -> Result<()> {
     if out.dtype() == DType::F64 {
         draw::<f64, 2>(&out, |w| wide([unit64(w[0], w[1]), unit64(w[2], w[3])]));
         rets.push(Value::Tensor(out));
@@ -205,12 +204,31 @@ fn floats(call: &Call<'_>, rets: &mut Rets, wide: impl Fn([f64; 2]) -> [f64; 2] 
 
 pub fn normal(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let (mean, std) = (call.scalar(1)?.to::<f64>(), call.scalar(2)?.to::<f64>());
-    floats(call, rets, move |u| normal_pair(u).map(|v| mean + std * v))
+    floats(promised(rule::normal(call)?)?, rets, move |u| normal_pair(u).map(|v| mean + std * v))
 }
 
 pub fn uniform(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let (low, high) = (call.scalar(1)?.to::<f64>(), call.scalar(2)?.to::<f64>());
-    floats(call, rets, move |u| u.map(|v| low + (high - low) * v))
+    let out = promised(rule::uniform(call)?)?;
+    // What lies closest to `high` would be rounded to it, which is outside.
+    let last = if low < high { below(high, out.dtype()) } else { high };
+    floats(out, rets, move |u| u.map(|v| (low + (high - low) * v).min(last)))
+}
+
+/// The largest element of a float dtype that is less than `v`.
+fn below(v: f64, dtype: DType) -> f64 {
+    let bits = Scalar::Float(v).to_bits(dtype);
+    let value = |bits: u64| match Scalar::from_bits(bits, dtype) {
+        Scalar::Float(v) => v,
+        other => other.to(),
+    };
+    let sign = 1u64 << (8 * dtype.itemsize() - 1);
+    match value(bits) {
+        rounded if rounded < v => rounded,
+        0.0 => value(sign | 1),
+        rounded if rounded < 0.0 => value(bits + 1),
+        _ => value(bits - 1),
+    }
 }
 
 pub fn randint(call: &Call<'_>, rets: &mut Rets) -> Result<()> {

@@ -30,11 +30,14 @@ impl InPlaceKernel {
         let x = call.tensor(0)?;
         let compiled = self.function.compiled(call.args)?;
         rule::check_arithmetic(call, compiled.out)?;
+        let operands = Operands::bind(call.args, &compiled.kernel)?;
+        if operands.misfit {
+            self.function.refuse_misfits(call.args)?;
+        }
         let apart =
             call.args[1..].iter().filter_map(Arg::tensor).all(|t| same_positions(t, x) || !may_overlap(t, x));
         // A write that fails must leave the argument as it was.
         if compiled.out == x.dtype() && apart && !compiled.can_fail {
-            let operands = Operands::bind(call.args, &compiled.kernel)?;
             // SAFETY: operands overlap x at equal positions or not at all.
             return unsafe { operands.run(&compiled.kernel, x) };
         }

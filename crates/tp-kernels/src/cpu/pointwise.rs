@@ -9,10 +9,10 @@ use tp_dispatch::host::{HostVisitor, without_lock};
 use tp_dispatch::kernel::KernelObject;
 use tp_dispatch::{Arg, Call, Error, Result, Rets, ShortFn, Value};
 use tp_expr::tile::Strided;
-use tp_expr::{ArgType, ExprError, ScalarExpr, TileKernel};
+use tp_expr::{ArgType, ExprError, ScalarExpr, Stand, TileKernel};
 use tp_tensor::dtype::Category;
 use tp_tensor::iter::broadcast_strides;
-use tp_tensor::{DType, Device, Dims, Tensor, layout};
+use tp_tensor::{DType, Device, Dims, Scalar, Tensor, layout};
 
 /// Above this many elements a kernel runs without the interpreter lock.
 pub const UNLOCK: i64 = 1 << 16;
@@ -56,12 +56,18 @@ impl Elementwise {
         if args.len() != self.operands {
             return Err(Error::internal("TP9003", format!("{} operands for '{}'", args.len(), self.expr)));
         }
+        self.compiled_at(Self::index(args), || arg_types(args))
+    }
+
+    /// The kernel of slot `index`, which is for these types.
+    #[inline]
+    fn compiled_at(&self, index: usize, types: impl FnOnce() -> SmallVec<[ArgType; 4]>) -> Result<&Compiled> {
         let slots = || (0..VARIANTS.pow(self.operands as u32)).map(|_| OnceLock::new()).collect();
-        let slot = &self.compiled.get_or_init(slots)[Self::index(args)];
+        let slot = &self.compiled.get_or_init(slots)[index];
         if let Some(compiled) = slot.get() {
             return Ok(compiled);
         }
-        let program = self.expr.program(&arg_types(args))?;
+        let program = self.expr.program(&types())?;
         let kernel = TileKernel::compile(&program)?;
         let (out, can_fail) = (kernel.outputs()[0], !program.hazards().is_empty());
         Ok(slot.get_or_init(|| Compiled { kernel, out, can_fail }))
@@ -74,11 +80,52 @@ impl Elementwise {
         }
         let compiled = self.compiled(args)?;
         let operands = Operands::bind(args, &compiled.kernel)?;
+        if operands.misfit {
+            return self.apply_misfits(args);
+        }
+        Self::run(compiled, &operands)
+    }
+
+    fn run(compiled: &Compiled, operands: &Operands<'_>) -> Result<Tensor> {
         let shape = broadcast_shape(operands.tensors.iter().flatten().copied())?;
         let out = Tensor::empty(&shape, compiled.out, Device::CPU)?;
         // SAFETY: the output is fresh and of the broadcast shape.
         unsafe { operands.run(&compiled.kernel, &out)? };
         Ok(out)
+    }
+
+    /// As `apply`, where a number does not fit the dtype that it joins: with what it stands for.
+    #[cold]
+    fn apply_misfits(&self, args: &[Arg<'_>]) -> Result<Tensor> {
+        let mut args: SmallVec<[Arg<'_>; 4]> = args.into();
+        let mut types = arg_types(&args);
+        let mut index = 0;
+        for (k, stand) in self.expr.misfits(&number_types(&args))? {
+            match stand {
+                Stand::Wide(_) => types[k] = ArgType::Tensor(DType::I64),
+                Stand::Bound(v) => args[k] = Arg::Scalar(Scalar::Int(v)),
+            }
+        }
+        for kind in &types {
+            let variant = match *kind {
+                ArgType::Tensor(dtype) => dtype as usize,
+                ArgType::Weak(category) => DType::COUNT + category as usize,
+                ArgType::Const(number) => DType::COUNT + number.category() as usize,
+            };
+            index = index * VARIANTS + variant;
+        }
+        let compiled = self.compiled_at(index, || types)?;
+        let operands = Operands::bind(&args, &compiled.kernel)?;
+        if operands.misfit {
+            return Err(Error::internal("TP9003", format!("numbers without a dtype for '{}'", self.expr)));
+        }
+        Self::run(compiled, &operands)
+    }
+
+    /// Refuses numbers that do not fit: where a result is written back there is nothing to widen.
+    #[cold]
+    pub fn refuse_misfits(&self, args: &[Arg<'_>]) -> Result<()> {
+        self.expr.misfits(&number_types(args)).map(drop).map_err(Into::into)
     }
 
     /// As `apply`, with contiguous copies of the operands that are large and walk memory in the wrong order: the
@@ -143,6 +190,26 @@ pub fn arg_types(args: &[Arg<'_>]) -> SmallVec<[ArgType; 4]> {
     args.iter().map(one).collect()
 }
 
+/// Refuses numbers that become values of a dtype which does not hold them, as the kernel will.
+pub fn check_numbers(expr: &ScalarExpr, args: &[Arg<'_>]) -> Result<()> {
+    // Integers of 64 bits hold every number that gets here, and floats take every one.
+    let narrow = |t: &Tensor| t.dtype().is_int() && t.dtype() != DType::I64;
+    if args.iter().filter_map(Arg::tensor).any(narrow) {
+        expr.misfits(&number_types(args))?;
+    }
+    Ok(())
+}
+
+/// As `arg_types`, with the numbers themselves.
+fn number_types(args: &[Arg<'_>]) -> SmallVec<[ArgType; 4]> {
+    let one = |arg: &Arg<'_>| match (arg, arg.scalar()) {
+        (Arg::Tensor(t), _) => ArgType::Tensor(t.dtype()),
+        (_, Some(number)) => ArgType::Const(number),
+        _ => ArgType::Weak(Category::Float),
+    };
+    args.iter().map(one).collect()
+}
+
 /// The shape that all of them broadcast to.
 pub fn broadcast_shape<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<Dims> {
     let mut shape: Option<Dims> = None;
@@ -173,15 +240,20 @@ pub fn as_usize(values: &[i64]) -> &[usize] {
 pub struct Operands<'a> {
     pub tensors: SmallVec<[Option<&'a Tensor>; 4]>,
     pub bits: SmallVec<[u64; 4]>,
+    /// Some number does not fit the dtype that it joins; its bits are those of another.
+    pub misfit: bool,
 }
 
 impl<'a> Operands<'a> {
     pub fn bind(args: &[Arg<'a>], kernel: &TileKernel) -> Result<Operands<'a>> {
-        let mut out = Operands { tensors: SmallVec::new(), bits: SmallVec::new() };
+        let mut out = Operands { tensors: SmallVec::new(), bits: SmallVec::new(), misfit: false };
         for (arg, &dtype) in args.iter().zip(kernel.inputs()) {
             let bits = match (arg, arg.scalar()) {
                 (Arg::Tensor(_), _) => 0,
-                (_, Some(number)) => number.to_bits(dtype),
+                (_, Some(number)) => {
+                    out.misfit |= !number.fits(dtype);
+                    number.to_bits(dtype)
+                }
                 (other, None) => {
                     let got = other.type_name();
                     return Err(Error::argument(

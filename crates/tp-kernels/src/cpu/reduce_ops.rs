@@ -3,7 +3,7 @@
 use crate::cpu::cast::{as_dtype, cast};
 use crate::cpu::pointwise::Formula;
 use crate::cpu::reduce::{arg_reduce, reduce};
-use crate::cpu::rows::{All, Any, Max, Min, Product, Sum};
+use crate::cpu::rows::{All, Any, Max, Min, Product, Sum, WideSum};
 use crate::fake::reduce::{self as rule, Reduction};
 use tp_dispatch::{Arg, Call, Result, Rets, Value};
 use tp_tensor::scalar::{Bool, Element};
@@ -89,6 +89,7 @@ fn mean_of(x: &Tensor, r: &Reduction) -> Result<Tensor> {
         DType::F64 => reduce::<Sum<f64>, f64>(x, r, |a| a / n),
         DType::F32 => reduce::<Sum<f32>, f32>(x, r, |a| a / n as f32),
         DType::F16 | DType::BF16 => cast(&mean_of(&cast(x, DType::F32)?, r)?, x.dtype()),
+        DType::I64 => reduce::<WideSum, f32>(x, r, |a| (a as f64 / n) as f32),
         _ => sum_integers(x, r, |a| (a as f64 / n) as f32),
     }
 }
@@ -103,7 +104,8 @@ static SQUARED_DISTANCE: Formula = Formula::new("t = x1 - x2; t * t", &["x1", "x
 fn variance(call: &Call<'_>, root: bool) -> Result<Tensor> {
     let given = call.tensor(0)?;
     let r = Reduction::of_call(call, 3)?;
-    let x = as_dtype(given, compute_dtype(given.dtype()))?;
+    // Squares of integers leave float32 where the integers do not.
+    let x = as_dtype(given, if given.dtype().is_int() { DType::F64 } else { compute_dtype(given.dtype()) })?;
     let kept: Vec<i64> = (0..x.ndim()).filter(|&k| r.has(k)).map(|k| k as i64).collect();
     let mean = mean_of(&x, &Reduction::over(&x, Some(&kept), true)?)?;
     let squares = SQUARED_DISTANCE.apply(&[Arg::Tensor(&x), Arg::Tensor(&mean)])?;

@@ -29,6 +29,8 @@ pub trait Fold {
 }
 
 pub struct Sum<T>(PhantomData<T>);
+/// The sum of int64, which leaves 64 bits long before it leaves 128.
+pub struct WideSum;
 pub struct Product<T>(PhantomData<T>);
 pub struct Max<T>(PhantomData<T>);
 pub struct Min<T>(PhantomData<T>);
@@ -61,6 +63,7 @@ fold! {
     Sum<u8>, u8 => i64, 0, i64::from, i64::wrapping_add;
     Sum<i32>, i32 => i64, 0, i64::from, i64::wrapping_add;
     Sum<i64>, i64 => i64, 0, |x| x, i64::wrapping_add;
+    WideSum, i64 => i128, 0, i128::from, |a, b| a + b;
     Product<f32>, f32 => f32, 1.0, |x| x, |a: f32, b: f32| a * b;
     Product<f64>, f64 => f64, 1.0, |x| x, |a: f64, b: f64| a * b;
     Product<i64>, i64 => i64, 1, |x| x, i64::wrapping_mul;

@@ -107,7 +107,7 @@ fn number<F: Function, const LEFT: bool>(t: &Tensor, s: Scalar) -> Option<Tensor
             if expanded { map(t, |p, _| one(p, 0)) } else { map(t, one) }
         }};
     }
-    let ints = F::INTS && s.category() != Category::Float;
+    let ints = F::INTS && s.category() != Category::Float && s.fits(t.dtype());
     match t.dtype() {
         DType::F32 => run!(f32),
         DType::F64 => run!(f64),

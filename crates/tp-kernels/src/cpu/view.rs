@@ -1,6 +1,7 @@
 //! Movement on the CPU: views, and the copies of the rows that cannot be views.
 
 use crate::cpu::copy;
+use crate::fake::reduce::distinct_axes;
 use crate::fake::view::{Shaped, reshape as shaped};
 use tp_dispatch::{Call, Result, Rets, Value, state};
 use tp_tensor::layout::{self, normalize_axis};
@@ -42,9 +43,7 @@ pub fn flip(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     for axis in 0..x.ndim() as i64 {
         flipped |= u64::from(call.opt_ints(1).is_none()) << axis;
     }
-    for &axis in call.opt_ints(1).unwrap_or(&[]) {
-        flipped |= 1 << normalize_axis(axis, x.ndim())?;
-    }
+    flipped |= distinct_axes(call.opt_ints(1).unwrap_or(&[]), x.ndim())?;
     for axis in 0..x.ndim() {
         if flipped >> axis & 1 == 1 && mirror.sizes[axis] > 0 {
             mirror.offset += (mirror.sizes[axis] - 1) * mirror.strides[axis];

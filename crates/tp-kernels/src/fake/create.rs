@@ -3,7 +3,7 @@
 use crate::fake::{contiguous, known};
 use tp_dispatch::{Call, Error, FakeOuts, Result};
 use tp_tensor::promote::{DEFAULT_FLOAT, DEFAULT_INT, default_dtype};
-use tp_tensor::{DType, Device, Dims, Scalar, TensorSpec, layout};
+use tp_tensor::{DType, Device, Dims, Scalar, TensorError, TensorSpec, layout};
 
 /// Dtype and device given as keyword arguments from index `at` on, else these.
 fn options(call: &Call<'_>, at: usize, dtype: DType, device: Device) -> (DType, Device) {
@@ -33,9 +33,16 @@ pub fn sized(call: &Call<'_>) -> Result<Plan> {
     of_sizes(call.ints(0)?, options(call, 1, DEFAULT_FLOAT, Device::CPU))
 }
 
+/// A number that becomes an element: its fraction is cut off, but it is not wrapped.
+fn held(value: Scalar, dtype: DType) -> Result<()> {
+    value.checked(dtype).map(drop).map_err(|e| TensorError::from(e).into())
+}
+
 pub fn full(call: &Call<'_>) -> Result<Plan> {
-    let dtype = default_dtype(call.scalar(1)?.category());
-    of_sizes(call.ints(0)?, options(call, 2, dtype, Device::CPU))
+    let value = call.scalar(1)?;
+    let options = options(call, 2, default_dtype(value.category()), Device::CPU);
+    held(value, options.0)?;
+    of_sizes(call.ints(0)?, options)
 }
 
 pub fn strided(call: &Call<'_>) -> Result<TensorSpec> {
@@ -60,7 +67,9 @@ pub fn like(call: &Call<'_>) -> Result<Plan> {
 
 pub fn full_like(call: &Call<'_>) -> Result<Plan> {
     let x = call.tensor(0)?;
-    of_sizes(x.sizes(), options(call, 2, x.dtype(), x.device()))
+    let options = options(call, 2, x.dtype(), x.device());
+    held(call.scalar(1)?, options.0)?;
+    of_sizes(x.sizes(), options)
 }
 
 pub fn new_sized(call: &Call<'_>) -> Result<Plan> {
@@ -73,6 +82,21 @@ pub struct Range {
     pub start: Scalar,
     pub step: Scalar,
     pub count: i64,
+}
+
+impl Range {
+    /// The last of at least one number.
+    fn last(&self) -> Scalar {
+        match (self.start, self.step) {
+            (Scalar::Float(_), _) | (_, Scalar::Float(_)) => {
+                Scalar::Float(self.start.to::<f64>() + (self.count - 1) as f64 * self.step.to::<f64>())
+            }
+            _ => {
+                let steps = (self.count - 1).wrapping_mul(self.step.to());
+                Scalar::Int(self.start.to::<i64>().wrapping_add(steps))
+            }
+        }
+    }
 }
 
 pub fn range(call: &Call<'_>) -> Result<Range> {
@@ -108,11 +132,19 @@ pub fn arange(call: &Call<'_>) -> Result<Plan> {
     let given = call.args[..3].iter().filter_map(|a| a.scalar());
     let float = given.into_iter().any(|s| matches!(s, Scalar::Float(_)));
     let dtype = if float { DEFAULT_FLOAT } else { DEFAULT_INT };
-    of_sizes(&[range(call)?.count], options(call, 3, dtype, Device::CPU))
+    let (range, options) = (range(call)?, options(call, 3, dtype, Device::CPU));
+    if range.count > 0 {
+        held(range.start, options.0)?;
+        held(range.last(), options.0)?;
+    }
+    of_sizes(&[range.count], options)
 }
 
 pub fn linspace(call: &Call<'_>) -> Result<Plan> {
-    of_sizes(&[call.int(2)?], options(call, 3, DEFAULT_FLOAT, Device::CPU))
+    let options = options(call, 3, DEFAULT_FLOAT, Device::CPU);
+    held(call.scalar(0)?, options.0)?;
+    held(call.scalar(1)?, options.0)?;
+    of_sizes(&[call.int(2)?], options)
 }
 
 pub fn eye(call: &Call<'_>) -> Result<Plan> {
@@ -129,10 +161,38 @@ pub fn random(call: &Call<'_>) -> Result<Plan> {
     of_sizes(call.ints(0)?, (dtype, device))
 }
 
+/// The spread of a normal distribution is no negative number.
+pub fn normal(call: &Call<'_>) -> Result<Plan> {
+    let std = call.scalar(2)?.to::<f64>();
+    if std.is_nan() || std < 0.0 {
+        return Err(Error::value("TP1142", format!("std must not be negative, got {}", Scalar::Float(std))));
+    }
+    random(call)
+}
+
+/// Bounds of a uniform distribution; equal ones are its only value.
+pub fn uniform(call: &Call<'_>) -> Result<Plan> {
+    let (low, high) = (call.scalar(1)?.to::<f64>(), call.scalar(2)?.to::<f64>());
+    let shown = (Scalar::Float(low), Scalar::Float(high));
+    if low > high {
+        let message = format!("low must not be above high, got {} and {}", shown.0, shown.1);
+        return Err(Error::value("TP1130", message));
+    }
+    if !(high - low).is_finite() {
+        let message =
+            format!("low and high must be a finite distance apart, got {} and {}", shown.0, shown.1);
+        return Err(Error::value("TP1142", message));
+    }
+    random(call)
+}
+
 pub fn randint(call: &Call<'_>) -> Result<Plan> {
     let (low, high) = (call.int(0)?, call.int(1)?);
     if low >= high {
         return Err(Error::value("TP1130", format!("low must be less than high, got {low} and {high}")));
     }
-    of_sizes(call.ints(2)?, options(call, 3, DEFAULT_INT, Device::CPU))
+    let options = options(call, 3, DEFAULT_INT, Device::CPU);
+    held(Scalar::Int(low), options.0)?;
+    held(Scalar::Int(high - 1), options.0)?;
+    of_sizes(call.ints(2)?, options)
 }

@@ -1,6 +1,6 @@
 //! Fake rules of ops that write to their first argument and return it: what may be written, and what fits.
 
-use crate::cpu::pointwise::{arg_types, broadcast_shape};
+use crate::cpu::pointwise::{arg_types, broadcast_shape, check_numbers};
 use smallvec::smallvec;
 use std::sync::Arc;
 pub use tp_dispatch::check::check_writable;
@@ -8,14 +8,14 @@ use tp_dispatch::host::HostVisitor;
 use tp_dispatch::kernel::KernelObject;
 use tp_dispatch::{Arg, Call, Error, FakeOut, FakeOuts, Result, Rets, Value};
 use tp_expr::ScalarExpr;
-use tp_tensor::promote::default_dtype;
-use tp_tensor::{DType, Dim, Tensor, symbols};
+use tp_tensor::{DType, Dim, Tensor, TensorError, symbols};
 
 /// The rule of an in-place row with an expression.
 pub struct Rule(pub Arc<ScalarExpr>);
 
 impl KernelObject for Rule {
     fn call(&self, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+        check_numbers(&self.0, call.args).map_err(|e| e.with_op(call.op.name()))?;
         let out = self.0.output_dtype(&arg_types(call.args))?;
         check_arithmetic(call, out).map_err(|e| e.with_op(call.op.name()))?;
         rets.push(Value::Tensor(call.tensor(0)?.clone()));
@@ -42,7 +42,8 @@ pub fn check_copy(call: &Call<'_>) -> Result<()> {
 pub fn check_fill(call: &Call<'_>) -> Result<()> {
     let x = call.tensor(0)?;
     check_writable(x)?;
-    check_same_kind(default_dtype(call.scalar(1)?.category()), x.dtype())
+    // As copies do, it converts: a fraction is cut off.
+    call.scalar(1)?.checked(x.dtype()).map(drop).map_err(|e| TensorError::from(e).into())
 }
 
 pub fn copy_(call: &Call<'_>) -> Result<FakeOuts> {

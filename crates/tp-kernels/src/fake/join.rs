@@ -1,6 +1,7 @@
 //! Fake rules of rearrangements and joins.
 
 use crate::fake;
+use crate::fake::reduce::distinct_axes;
 use tp_dispatch::{Call, Error, FakeOuts, Result};
 use tp_tensor::layout::{checked_numel, normalize_axis};
 use tp_tensor::promote::promote_types;
@@ -13,7 +14,7 @@ fn like_first(call: &Call<'_>) -> Result<FakeOuts> {
 }
 
 pub fn flip(call: &Call<'_>) -> Result<FakeOuts> {
-    check_axes(call, call.opt_ints(1))?;
+    distinct_axes(call.opt_ints(1).unwrap_or(&[]), call.tensor(0)?.ndim())?;
     like_first(call)
 }
 

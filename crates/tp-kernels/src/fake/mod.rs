@@ -16,7 +16,7 @@ pub mod view;
 
 use smallvec::smallvec;
 use tp_dispatch::{Call, FakeOut, FakeOuts, Result};
-use tp_tensor::{DType, Device, Dim, TensorError, TensorSpec};
+use tp_tensor::{DType, Device, TensorError, TensorSpec, symbols};
 
 /// One fresh contiguous output.
 pub fn contiguous(sizes: &[i64], dtype: DType, device: Device) -> FakeOuts {
@@ -43,7 +43,7 @@ pub fn device_of(call: &Call<'_>) -> Device {
 
 /// The sizes, if all are known.
 pub fn known(sizes: &[i64]) -> Result<&[i64]> {
-    match sizes.iter().find(|&&s| Dim::from_raw(s).is_symbol()) {
+    match sizes.iter().find(|&&s| symbols::given(&[s])) {
         Some(&symbol) => Err(TensorError::Symbolic(symbol).into()),
         None => Ok(sizes),
     }

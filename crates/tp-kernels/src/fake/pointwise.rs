@@ -1,6 +1,6 @@
 //! Fake rules of elementwise ops: the dtype is the expression's, the shape is the broadcast one.
 
-use crate::cpu::pointwise::{arg_types, broadcast_shape};
+use crate::cpu::pointwise::{arg_types, broadcast_shape, check_numbers};
 use crate::fake;
 use tp_dispatch::{Arg, Call, Error, FakeOuts, Result};
 
@@ -9,6 +9,7 @@ pub fn rule(call: &Call<'_>) -> Result<FakeOuts> {
     let Some(expr) = &call.def.pointwise else {
         return Err(Error::internal("TP9003", "a pointwise rule without an expression"));
     };
+    check_numbers(expr, call.args)?;
     let dtype = expr.output_dtype(&arg_types(call.args))?;
     let shape = broadcast_shape(call.args.iter().filter_map(Arg::tensor))?;
     Ok(fake::like_call(call, &shape, dtype))

@@ -16,18 +16,24 @@ pub struct Reduction {
     pub sizes: Dims,
 }
 
+/// The axes as bits; an error where one of them is given twice.
+pub fn distinct_axes(axes: &[i64], ndim: usize) -> Result<u64> {
+    let mut bits = 0u64;
+    for &axis in axes {
+        let bit = 1 << normalize_axis(axis, ndim)?;
+        if bits & bit != 0 {
+            return Err(Error::value("TP1131", format!("axis {axis} is given twice in {axes:?}")));
+        }
+        bits |= bit;
+    }
+    Ok(bits)
+}
+
 impl Reduction {
     pub fn over(x: &Tensor, axes: Option<&[i64]>, keepdims: bool) -> Result<Reduction> {
         let ndim = x.ndim();
         let all = if ndim == 0 { 0 } else { u64::MAX >> (64 - ndim) };
-        let mut bits = 0u64;
-        for &axis in axes.unwrap_or(&[]) {
-            let bit = 1 << normalize_axis(axis, ndim)?;
-            if bits & bit != 0 {
-                return Err(Error::value("TP1131", format!("axis {axis} is given twice in {axes:?}")));
-            }
-            bits |= bit;
-        }
+        let bits = distinct_axes(axes.unwrap_or(&[]), ndim)?;
         let axes = if axes.is_none() { all } else { bits & all };
         let mut sizes = Dims::new();
         for (k, &size) in x.sizes().iter().enumerate() {

@@ -1,6 +1,7 @@
 //! What view operations make: a layout from a layout. Kernel and fake rule of a view are both this.
 
 use crate::fake::known;
+use crate::fake::reduce::distinct_axes;
 use tp_dispatch::{Call, Error, Result};
 use tp_tensor::layout::normalize_axis;
 use tp_tensor::symbols::{self, Relation};
@@ -14,7 +15,7 @@ pub enum Shaped {
 
 /// The wanted sizes with a -1 filled in.
 fn target_sizes(x: &Tensor, to: &[i64]) -> Result<Dims> {
-    if !symbols::any(x.sizes()) && !symbols::any(to) {
+    if !symbols::any(x.sizes()) && !symbols::given(to) {
         return Ok(x.layout().infer_sizes(to)?);
     }
     let numel = symbols::product(x.sizes())?;
@@ -85,7 +86,7 @@ pub fn transpose(call: &Call<'_>) -> Result<Layout> {
 pub fn expand(call: &Call<'_>) -> Result<Layout> {
     let layout = call.tensor(0)?.layout();
     let to = call.ints(1)?;
-    if !symbols::any(to) && !symbols::any(&layout.sizes) {
+    if !symbols::given(to) && !symbols::any(&layout.sizes) {
         return Ok(layout.expand(to)?);
     }
     // With symbols among the wanted sizes: each axis stays or grows from 1.
@@ -110,6 +111,7 @@ pub fn expand(call: &Call<'_>) -> Result<Layout> {
 
 pub fn squeeze(call: &Call<'_>) -> Result<Layout> {
     let x = call.tensor(0)?;
+    distinct_axes(call.opt_ints(1).unwrap_or(&[]), x.ndim())?;
     let mut drop: Vec<bool> = match call.opt_ints(1) {
         None => {
             let one = |&s: &i64| symbols::require(s, Relation::Eq, 1);

@@ -62,9 +62,17 @@ pub static ROWS: &[Row] = &[
     binary!(
         "atan2",
         "atan2(x1, x2)",
-        Expr(&[Some("grad * x2 / (x1 * x1 + x2 * x2)"), Some("-grad * x1 / (x1 * x1 + x2 * x2)")])
+        Expr(&[
+            Some("r = x1 * x1 + x2 * x2; select(r == 0, 0, grad * x2 / r)"),
+            Some("r = x1 * x1 + x2 * x2; select(r == 0, 0, -grad * x1 / r)"),
+        ])
     ),
-    binary!("hypot", "hypot(x1, x2)", Expr(&[Some("grad * x1 / out"), Some("grad * x2 / out")])),
+    // At the origin zero lies between the slopes of all directions.
+    binary!(
+        "hypot",
+        "hypot(x1, x2)",
+        Expr(&[Some("select(out == 0, 0, grad * x1 / out)"), Some("select(out == 0, 0, grad * x2 / out)"),])
+    ),
     binary!(
         "copysign",
         "copysign(x1, x2)",

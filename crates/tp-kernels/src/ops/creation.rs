@@ -125,7 +125,7 @@ pub static ROWS: &[Row] = &[
         [
             "normal(SymInt[1] shape, *, float mean=0.0, float std=1.0, ScalarType? dtype=None, Device? device=None) -> Tensor"
         ],
-        Some(|call| fake::fresh(fake::random(call)?)),
+        Some(|call| fake::fresh(fake::normal(call)?)),
         create::normal,
         NONE,
         effects = RANDOM,
@@ -136,7 +136,7 @@ pub static ROWS: &[Row] = &[
         [
             "uniform(SymInt[1] shape, *, float low=0.0, float high=1.0, ScalarType? dtype=None, Device? device=None) -> Tensor"
         ],
-        Some(|call| fake::fresh(fake::random(call)?)),
+        Some(|call| fake::fresh(fake::uniform(call)?)),
         create::uniform,
         NONE,
         effects = RANDOM,

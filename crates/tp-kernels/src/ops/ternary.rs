@@ -23,7 +23,7 @@ pub static ROWS: &[Row] = &[
         Expr(&[Some("select(mask, 0, grad)"), None, None]),
         typed = ["mask: bool"]
     ),
-    // The upper bound wins where the bounds cross.
+    // The upper bound wins where the bounds meet or cross: the result is that bound then, whatever x is.
     pointwise!(
         [
             "clamp(Tensor x, Scalar min, Scalar max) -> Tensor",
@@ -31,9 +31,9 @@ pub static ROWS: &[Row] = &[
         ],
         "clamp(x, min, max)",
         Expr(&[
-            Some("select((x < min) | (x > max), 0, grad)"),
+            Some("select((x < min) | (x > max) | (max <= min), 0, grad)"),
             Some("select((x < min) & (min < max), grad, 0)"),
-            Some("select((x > max) | (max < min), grad, 0)"),
+            Some("select((x > max) | (max <= min), grad, 0)"),
         ])
     ),
     pointwise!(

@@ -90,10 +90,9 @@ impl SavedHooks for PyHooks {
 }
 
 /// Hooks that are in force on this thread while they are entered.
-#[pyclass(module = "tensorplay.autograd", unsendable)]
+#[pyclass(frozen, module = "tensorplay.autograd")]
 struct SavedTensorsMode {
     hooks: Arc<PyHooks>,
-    entered: Vec<SavedTensorsHooks>,
 }
 
 #[pymethods]
@@ -115,20 +114,22 @@ impl SavedTensorsMode {
             }
             let own = |hook: &Bound<'_, PyAny>| Owned(hook.clone().into_ptr());
             let hooks = Arc::new(PyHooks { pack: own(pack), unpack: own(unpack), read: read.map(own) });
-            Ok(SavedTensorsMode { hooks, entered: Vec::new() })
+            Ok(SavedTensorsMode { hooks })
         })
     }
 
-    fn enter(&mut self) -> PyResult<()> {
+    fn enter(&self) -> PyResult<()> {
         guarded(|| {
-            self.entered.push(SavedTensorsHooks::push(self.hooks.clone()));
+            SavedTensorsHooks::start(self.hooks.clone());
             Ok(())
         })
     }
 
-    fn leave(&mut self) -> PyResult<()> {
+    /// Ends the newest entry; the caller knows that it was made on this thread.
+    fn leave(&self) -> PyResult<()> {
         guarded(|| {
-            self.entered.pop();
+            let hooks: Arc<dyn SavedHooks> = self.hooks.clone();
+            SavedTensorsHooks::end(&hooks);
             Ok(())
         })
     }

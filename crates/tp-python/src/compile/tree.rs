@@ -278,7 +278,7 @@ pub fn unflatten<'py>(
         Tree::Leaf => {
             let v = values.next().unwrap_or(Value::None);
             // SAFETY: lock held.
-            unsafe { Bound::from_owned_ptr_or_err(py, convert::value_to_object(&v))? }
+            unsafe { Bound::from_owned_ptr_or_err(py, convert::plain_object(&v))? }
         }
         Tree::Fixed(obj) => obj.bind(py).clone(),
         Tree::Tuple(parts) => PyTuple::new(py, all(py, parts, values)?)?.into_any(),

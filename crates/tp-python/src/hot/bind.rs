@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tp_dispatch::bind::{Param, ParamKind};
 use tp_dispatch::{Arg, Error, OpDef, Result, Value};
+use tp_tensor::symbols;
 
 /// What the door keeps beside a definition: interned names and defaults as objects.
 pub struct CalleeInfo {
@@ -35,7 +36,7 @@ impl CalleeInfo {
         let names = def.params.all.iter().map(|p| unsafe { x::intern(&p.name) }).collect();
         let default = |p: &Param| match &p.default {
             // SAFETY: lock held.
-            Some(v) => unsafe { convert::value_to_object(v) },
+            Some(v) => unsafe { convert::plain_object(v) },
             None => ptr::null_mut(),
         };
         let value = |p: &Param| {
@@ -49,7 +50,7 @@ impl CalleeInfo {
             names,
             defaults: params.iter().map(default).collect(),
             values: params.iter().map(value).collect(),
-            needed: behind(&|p| p.default.is_none()),
+            needed: behind(&|p| p.default.as_ref().is_none_or(looks_symbolic)),
             lists: behind(&|p| p.default.as_ref().is_some_and(is_list)),
             devices: behind(&|p| matches!(p.default, Some(Value::Device(_)))),
             def: def.clone(),
@@ -218,6 +219,16 @@ unsafe fn slot_of(info: &CalleeInfo, name: Obj) -> Option<usize> {
     info.def.params.index(text)
 }
 
+/// A default that a capture would take for a symbolic size.
+#[inline]
+fn looks_symbolic(default: &Value) -> bool {
+    match default {
+        Value::Int(v) => symbols::any(&[*v]),
+        Value::Ints(v) => symbols::any(v),
+        _ => false,
+    }
+}
+
 /// Converts placed objects to arguments. Slots left empty are filled with defaults, objects included.
 ///
 /// # Safety
@@ -243,6 +254,11 @@ unsafe fn convert<'a>(
         slots[i] = info.defaults[i];
         // As in `bind`.
         scratch.converted |= p.default.as_ref().is_some_and(is_list);
+        if p.default.as_ref().is_some_and(looks_symbolic) {
+            // SAFETY: a live object, as any that was given.
+            out.push(unsafe { convert::object_to_arg(op, p, slots[i], scratch)? });
+            continue;
+        }
         out.push(info.values[i]);
     }
     Ok(())

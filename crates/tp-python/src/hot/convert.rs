@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use std::ptr;
 use tp_dispatch::bind::{Param, ParamKind};
 use tp_dispatch::{Arg, Error, Result, Value};
-use tp_tensor::{DType, Dim, Scalar, Tensor, symbols};
+use tp_tensor::{DType, Scalar, Tensor, symbols};
 
 /// # Safety
 /// The interpreter lock is held; `obj` and `scratch` outlive the argument.
@@ -33,9 +33,9 @@ unsafe fn read<'a>(op: &str, p: &Param, obj: Obj, scratch: &mut Scratch) -> Resu
         Ok(match p.kind {
             ParamKind::Tensor => shell::is_tensor(obj).then(|| Arg::Tensor(shell::tensor_of(obj))),
             ParamKind::Scalar => number(obj)?.map(Arg::Scalar),
-            ParamKind::Int => match sizes::integer(op, p, obj)? {
+            ParamKind::Int => match sizes::integer(p, obj)? {
                 Some(v) => {
-                    scratch.symbolic |= Dim::from_raw(v).is_symbol();
+                    scratch.symbolic |= symbols::given(&[v]);
                     Some(Arg::Int(v))
                 }
                 None => None,
@@ -47,7 +47,7 @@ unsafe fn read<'a>(op: &str, p: &Param, obj: Obj, scratch: &mut Scratch) -> Resu
             ParamKind::Device => types::device_of(obj)?.map(Arg::Device),
             ParamKind::Opaque => nested::argument(p, obj)?.map(|v| scratch.keep(v)),
             _ => list(op, p, obj)?.map(|v| {
-                scratch.symbolic |= matches!(&v, Value::Ints(ints) if symbols::any(ints));
+                scratch.symbolic |= matches!(&v, Value::Ints(ints) if symbols::given(ints));
                 scratch.keep(v)
             }),
         })
@@ -280,7 +280,7 @@ unsafe fn list(op: &str, p: &Param, obj: Obj) -> Result<Option<Value>> {
         let Some(items) = sequence(obj) else { return single(p, obj) };
         check_length(op, p, items.len())?;
         let out = match p.kind {
-            ParamKind::Ints => Value::Ints(each(op, p, &items, |o| sizes::integer(op, p, o))?),
+            ParamKind::Ints => Value::Ints(each(op, p, &items, |o| sizes::integer(p, o))?),
             ParamKind::Floats => Value::Floats(each(op, p, &items, |o| float(o))?),
             ParamKind::Bools => Value::Bools(each(op, p, &items, |o| boolean(o))?),
             ParamKind::Scalars => Value::Scalars(each(op, p, &items, |o| number(o))?),
@@ -316,7 +316,7 @@ unsafe fn single(p: &Param, obj: Obj) -> Result<Option<Value>> {
     // SAFETY: live object.
     unsafe {
         Ok(match p.kind {
-            ParamKind::Ints => sizes::integer("", p, obj)?.map(|v| Value::Ints(vec![v; n].into())),
+            ParamKind::Ints => sizes::integer(p, obj)?.map(|v| Value::Ints(vec![v; n].into())),
             ParamKind::Floats => float(obj)?.map(|v| Value::Floats(vec![v; n].into())),
             ParamKind::Bools => boolean(obj)?.map(|v| Value::Bools(vec![v; n].into())),
             ParamKind::Scalars => number(obj)?.map(|v| Value::Scalars(vec![v; n].into())),
@@ -363,11 +363,11 @@ pub unsafe fn arg_to_object(v: Arg<'_>) -> Obj {
             Arg::None => none(),
             Arg::Tensor(t) => shell::wrap_ref(t),
             Arg::Scalar(s) => scalar_to_object(s),
-            Arg::Int(v) => sizes::size_object(v),
+            Arg::Int(v) => sizes::int_object(v),
             Arg::Float(v) => ffi::PyFloat_FromDouble(v),
             Arg::Bool(v) => ffi::PyBool_FromLong(v.into()),
             Arg::Str(s) => ffi::PyUnicode_FromStringAndSize(s.as_ptr().cast(), s.len() as isize),
-            Arg::Ints(v) => list_of(v, |v| sizes::size_object(*v)),
+            Arg::Ints(v) => list_of(v, |v| sizes::int_object(*v)),
             Arg::Floats(v) => list_of(v, |v| ffi::PyFloat_FromDouble(*v)),
             Arg::Bools(v) => list_of(v, |v| ffi::PyBool_FromLong((*v).into())),
             Arg::Scalars(v) => list_of(v, |v| scalar_to_object(*v)),
@@ -376,6 +376,21 @@ pub unsafe fn arg_to_object(v: Arg<'_>) -> Obj {
             Arg::DType(d) => dtype_to_object(d),
             Arg::Device(d) => types::device_object(d),
             Arg::Host(h) => types::opaque_object(h),
+        }
+    }
+}
+
+/// As `value_to_object`, for a value from outside of any capture, where every number is itself.
+///
+/// # Safety
+/// The interpreter lock is held.
+pub unsafe fn plain_object(v: &Value) -> Obj {
+    // SAFETY: lock held.
+    unsafe {
+        match v {
+            Value::Int(v) => ffi::PyLong_FromLongLong(*v),
+            Value::Ints(v) => list_of(v, |v| ffi::PyLong_FromLongLong(*v)),
+            other => value_to_object(other),
         }
     }
 }

@@ -11,6 +11,7 @@ use pyo3::ffi;
 use tp_dispatch::bind::Param;
 use tp_dispatch::schema::ArgType;
 use tp_dispatch::{Error, Result, Value, state};
+use tp_tensor::Scalar;
 
 /// The argument as a carried object; None when its structure is not the declared one.
 ///
@@ -117,7 +118,7 @@ unsafe fn convert(ty: &ArgType, obj: Obj) -> Result<Option<Obj>> {
             T::Optional(_) if obj == ffi::Py_None() => Some(itself()),
             T::Optional(inner) => convert(inner, obj)?,
             T::Tensor => shell::is_tensor(obj).then(itself),
-            T::Int | T::SymInt => made(convert::int(obj)?.map(Value::Int)),
+            T::Int | T::SymInt => made(convert::int(obj)?.map(|v| Value::Scalar(Scalar::Int(v)))),
             T::Float => made(convert::float(obj)?.map(Value::Float)),
             T::Bool | T::SymBool => made(convert::boolean(obj)?.map(Value::Bool)),
             T::Scalar | T::Number => made(convert::number(obj)?.map(Value::Scalar)),

@@ -9,7 +9,7 @@ use pyo3::ffi;
 use tp_dispatch::kernel::Call;
 use tp_dispatch::schema::{ArgType, Return};
 use tp_dispatch::{Error, ErrorKind, Result, Rets, Value, push_tensor};
-use tp_tensor::Tensor;
+use tp_tensor::{Tensor, symbols};
 
 /// Owned result to values, by the declared returns.
 ///
@@ -101,7 +101,7 @@ impl Output<'_> {
                 T::Optional(inner) => self.read(inner, obj)?,
                 T::Tensor => shell::is_tensor(obj).then(|| Value::Tensor(shell::tensor_of(obj).clone())),
                 T::Any if shell::is_tensor(obj) => Some(Value::Tensor(shell::tensor_of(obj).clone())),
-                T::Int | T::SymInt => convert::int(obj)?.map(Value::Int),
+                T::Int | T::SymInt => convert::int(obj)?.map(|v| Value::Int(symbols::plain(v))),
                 T::Bool | T::SymBool => boolean(obj).map(Value::Bool),
                 T::Float => convert::float(obj)?.map(Value::Float),
                 T::Scalar | T::Number => convert::number(obj)?.map(Value::Scalar),
@@ -133,7 +133,9 @@ impl Output<'_> {
                 T::Optional(inner) if **inner == T::Tensor => {
                     Value::OptTensors(self.items(element, &items, optional_tensor)?)
                 }
-                T::Int | T::SymInt => Value::Ints(self.items(element, &items, |o| convert::int(o))?),
+                T::Int | T::SymInt => {
+                    Value::Ints(self.items(element, &items, |o| Ok(convert::int(o)?.map(symbols::plain)))?)
+                }
                 T::Float => Value::Floats(self.items(element, &items, |o| convert::float(o))?),
                 T::Bool => Value::Bools(self.items(element, &items, |o| Ok(boolean(o)))?),
                 T::Scalar | T::Number => Value::Scalars(self.items(element, &items, |o| convert::number(o))?),

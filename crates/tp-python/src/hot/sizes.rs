@@ -7,8 +7,8 @@ use crate::symint::{PySymInt, needed, object, of_another_capture};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use std::sync::Arc;
+use tp_dispatch::Result;
 use tp_dispatch::bind::Param;
-use tp_dispatch::{Error, Result};
 use tp_tensor::{Dim, TensorError, symbols};
 
 /// A raw size as an object: an int, or a symbol of the table in force. Null with an exception set where it is a symbol
@@ -40,6 +40,19 @@ fn symbol_object(raw: i64) -> Obj {
     })
 }
 
+/// An argument as an object: an int, or a symbol of the table in force. Null with an exception set where memory is out.
+///
+/// # Safety
+/// Lock held.
+#[inline]
+pub unsafe fn int_object(raw: i64) -> Obj {
+    match symbols::number(raw) {
+        // SAFETY: lock held.
+        Some(v) => unsafe { ffi::PyLong_FromLongLong(v) },
+        None => symbol_object(raw),
+    }
+}
+
 /// The raw size that a `SymInt` is; None for any other object. One of another capture is an error.
 ///
 /// # Safety
@@ -59,12 +72,12 @@ pub unsafe fn raw_size(obj: Obj) -> Result<Option<i64>> {
     })
 }
 
-/// An int for a parameter; a symbolic size where the parameter takes sizes.
+/// An int for a parameter; a symbolic size where the parameter takes sizes. A plain number is never taken for one.
 ///
 /// # Safety
 /// Live object, lock held.
 #[inline]
-pub unsafe fn integer(op: &str, p: &Param, obj: Obj) -> Result<Option<i64>> {
+pub unsafe fn integer(p: &Param, obj: Obj) -> Result<Option<i64>> {
     // SAFETY: live object.
     unsafe {
         let plain = x::type_of(obj) == &raw mut ffi::PyLong_Type;
@@ -74,17 +87,6 @@ pub unsafe fn integer(op: &str, p: &Param, obj: Obj) -> Result<Option<i64>> {
         {
             return Ok(Some(raw));
         }
-        match convert::int(obj)? {
-            // Numbers so far below zero stand for symbols where sizes are calculated with; from Python they are only
-            // wrong.
-            Some(v) if Dim::from_raw(v).is_symbol() && p.symbolic => Err(no_size(op, p, v)),
-            found => Ok(found),
-        }
+        Ok(convert::int(obj)?.map(symbols::plain))
     }
-}
-
-#[cold]
-fn no_size(op: &str, p: &Param, v: i64) -> Error {
-    let e = Error::shape("TP1109", format!("argument '{}': {v} is no size, stride or bound", p.name));
-    if op.is_empty() { e } else { e.with_op(op) }
 }

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use tp_dispatch::{Arg, Error, Result};
 use tp_tensor::promote::{DEFAULT_FLOAT, default_dtype};
 use tp_tensor::scalar::Element;
-use tp_tensor::{DType, Device, Scalar, Tensor, dispatch_dtype};
+use tp_tensor::{DType, Device, Scalar, Tensor, TensorError, dispatch_dtype};
 
 /// A new tensor with a copy of `data`: numbers, nested lists, a NumPy array or another buffer, a tensor.
 ///
@@ -196,16 +196,9 @@ fn store(numbers: &Nested, dtype: DType) -> Result<Tensor> {
     Ok(t)
 }
 
-/// The number as an element of `dtype`: fractions are cut off, but an integer out of range is an error.
+/// The number as an element of `dtype`: fractions are cut off, but what is out of range is an error.
 pub fn fitting(s: Scalar, dtype: DType) -> Result<Scalar> {
-    if let (Some(info), Scalar::Int(v)) = (dtype.int_info(), s)
-        && (v < info.min || v > info.max)
-    {
-        return Err(Error::value(
-            "TP1154",
-            format!("{v} does not fit in {dtype} ({} to {})", info.min, info.max),
-        ));
-    }
+    let s = s.checked(dtype).map_err(TensorError::from)?;
     Ok(Scalar::from_bits(s.to_bits(dtype), dtype))
 }
 

@@ -22,6 +22,9 @@ use tp_tensor::{DType, Device, Tensor};
 /// The largest header that is read; the format's own limit.
 const MAX_HEADER: u64 = 100_000_000;
 
+/// Where a file of the format holds its metadata, among the names of its tensors.
+const RESERVED: &str = "__metadata__";
+
 fn code_of(dtype: DType) -> Dtype {
     match dtype {
         DType::Bool => Dtype::BOOL,
@@ -112,6 +115,11 @@ pub fn save(
             let name: String = name.extract().map_err(|_| misplaced("text as names of tensors", &name))?;
             let t = tensor_of(&value)
                 .map_err(|_| misplaced(&format!("a Tensor under the name '{name}'"), &value))?;
+            if name == RESERVED {
+                let message =
+                    format!("'{name}' cannot be the name of a tensor: the file keeps its metadata there");
+                return Err(error::to_py(py, Error::value("TP1166", message)));
+            }
             given.push((name, t));
         }
         refuse_overlap(&given).py(py)?;

@@ -3,10 +3,13 @@
 //! rules calculate with symbols without being handed one; nothing here is reached while all sizes are known.
 
 mod binding;
+mod numbers;
 mod parse;
 mod poly;
 
 pub use binding::{Binding, Misfit, Promise, Shapes};
+pub use numbers::{given, number, plain};
+pub(crate) use numbers::{listed, shown};
 pub use poly::{Atom, Poly, Range, UNBOUNDED};
 
 use crate::dim::Dim;
@@ -289,13 +292,18 @@ impl Symbols {
         if let Some(id) = poly.as_symbol() {
             return Some(Dim::symbol(id).raw());
         }
+        Some(self.intern(poly))
+    }
+
+    /// The name of an expression, the same for the same one.
+    fn intern(&self, poly: &Poly) -> i64 {
         let mut name = hash(&poly.to_string());
         let mut inner = self.inner.lock();
         while inner.expressions.get(&name).is_some_and(|other| other != poly) {
             name = (name + 1) & (u32::MAX >> 1);
         }
         inner.expressions.entry(name).or_insert_with(|| poly.clone());
-        Some(Dim::expression(name).raw())
+        Dim::expression(name).raw()
     }
 
     pub fn range(&self, poly: &Poly) -> Range {

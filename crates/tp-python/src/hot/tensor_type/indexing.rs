@@ -16,7 +16,7 @@ use key::Given;
 use pyo3::ffi;
 use std::os::raw::{c_int, c_void};
 use tp_dispatch::{Arg, Error, Result, state};
-use tp_tensor::{Dim, Tensor, TensorError};
+use tp_tensor::{Dim, Tensor, TensorError, symbols};
 
 unsafe extern "C" fn subscript(op: Obj, key: Obj) -> Obj {
     // SAFETY: a live tensor and key, lock held.
@@ -26,8 +26,7 @@ unsafe extern "C" fn subscript(op: Obj, key: Obj) -> Obj {
             && t.ndim() > 0
             && let Some(i) = convert::int(key)?
         {
-            // Further down numbers stand for symbols; all of them lie before every tensor there can be.
-            let at = Arg::Int(i.max(Dim::LEAST));
+            let at = Arg::Int(symbols::plain(i));
             return Ok(shell::wrap(ops::SELECT.call(&[Arg::Tensor(t), Arg::Int(0), at])?));
         }
         Ok(shell::wrap(place::locate(t, key::parse(key)?)?.read(t)?))

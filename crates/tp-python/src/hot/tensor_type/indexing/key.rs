@@ -10,7 +10,7 @@ use crate::tensor::{builtin as ops, create};
 use pyo3::ffi;
 use smallvec::SmallVec;
 use tp_dispatch::{Arg, Error, ErrorKind, Result};
-use tp_tensor::{DType, Dim, Scalar, Tensor};
+use tp_tensor::{DType, Scalar, Tensor, symbols};
 
 /// One part of a key.
 pub enum Item {
@@ -92,8 +92,7 @@ unsafe fn item(obj: Obj) -> Result<Item> {
             }
             match convert::number(obj)? {
                 Some(Scalar::Bool(v)) => return Ok(Item::Flag(v)),
-                // Further down numbers stand for symbols; all of them lie before every tensor there can be.
-                Some(Scalar::Int(v)) => return Ok(Item::At(v.max(Dim::LEAST))),
+                Some(Scalar::Int(v)) => return Ok(Item::At(symbols::plain(v))),
                 Some(Scalar::Float(_)) => return Err(no_index(obj)),
                 None => {}
             }
@@ -126,7 +125,7 @@ unsafe fn symbolic_slice(obj: Obj) -> Result<Option<Item>> {
             let size = sizes::raw_size(value);
             symbolic |= matches!(size, Ok(Some(_)));
             let number = match size {
-                Ok(None) if value != ffi::Py_None() => convert::int(value),
+                Ok(None) if value != ffi::Py_None() => convert::int(value).map(|v| v.map(symbols::plain)),
                 other => other,
             };
             ffi::Py_DECREF(value);

@@ -4,7 +4,7 @@ use super::key::{Item, Items};
 use super::place::scalar_index;
 use pyo3::ffi;
 use tp_dispatch::{Error, ErrorKind, Result};
-use tp_tensor::{DType, Device, Dim, Dims, Tensor, TensorError};
+use tp_tensor::{DType, Device, Dim, Dims, Tensor, TensorError, symbols};
 
 /// A walk along one axis.
 struct Walk {
@@ -59,12 +59,11 @@ fn parts(t: &Tensor, items: &Items) -> Result<Vec<Part>> {
             Item::Bounds { start, stop, step } => {
                 // The positions are made as an array, which needs them.
                 let numbers = [start, stop.unwrap_or(0), step];
-                let symbol = numbers.into_iter().find(|v| Dim::from_raw(*v).is_symbol());
+                let symbol = numbers.into_iter().find(|v| symbols::given(&[*v]));
                 return Err(TensorError::Symbolic(symbol.unwrap_or(0)).into());
             }
-            Item::At(i) if Dim::from_raw(i).is_symbol() => return Err(TensorError::Symbolic(i).into()),
             Item::At(i) => {
-                out.push(Part::At(i));
+                out.push(Part::At(symbols::number(i).ok_or(TensorError::Symbolic(i))?));
                 axis += 1;
             }
             Item::Slice { start, stop, step } => {

@@ -69,9 +69,7 @@ pub fn locate(t: &Tensor, items: Items) -> Result<Place> {
 }
 
 pub fn scalar_index(i: i64) -> Result<Tensor> {
-    if Dim::from_raw(i).is_symbol() {
-        return Err(TensorError::Symbolic(i).into());
-    }
+    let i = symbols::number(i).ok_or(TensorError::Symbolic(i))?;
     let t = Tensor::empty(&[], DType::I64, Device::CPU)?;
     // SAFETY: one fresh int64.
     unsafe { t.data_ptr().cast::<i64>().write(i) };
