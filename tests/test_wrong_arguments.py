@@ -144,7 +144,7 @@ def test_a_wrong_argument_is_an_error_with_a_code(name):
         (lambda: tp.autograd.grad(3, tp.ones((2,))), "grad: argument 'outputs' must be a Tensor or a list"),
         (lambda: tp.autograd.backward(None), "backward: argument 'tensors'"),
         (lambda: tp.func.jvp(lambda x: x, 3, 3), "jvp: argument 'primals'"),
-        (lambda: tp.graph.capture(3), "capture: argument 'fn' must be callable, got int"),
+        (lambda: tp.graph.capture(3), "capture: argument 'fn' must be a function, got int"),
         (lambda: tp.graph.parse(None), "parse: argument 'text' must be str, got NoneType"),
         (lambda: tp.load(3), "load: argument 'path'"),
         (lambda: tp.save("unused", {1: tp.ones((2,))}), "save takes text as names of tensors"),

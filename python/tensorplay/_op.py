@@ -1,17 +1,15 @@
 """What can be registered for an op, by name or as a method of the op object.
 
-Lives here: kernels, fake rules, backward rules, batching rules, and this thread's wishes about kernels. Every function
+Lives here: kernels, fake rules, backward rules and batching rules. Every function
 takes an op or its name first; `_op_type` makes them methods. Not here: defining ops (`_definitions`).
 """
 
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
 
 from tensorplay import _native
-from tensorplay._entries import Entries
 from tensorplay._layout import contiguous_gradients, with_layout
 from tensorplay._native import CustomOpDef
 from tensorplay._places import place_of, stack_level
@@ -29,6 +27,7 @@ from tensorplay._record import (
     slots,
     writable_record,
 )
+from tensorplay._wishes import switches
 from tensorplay.errors import (
     ArgumentError,
     DTypeError,
@@ -58,17 +57,14 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "debug_checks",
     "fake_from_body",
     "get_kernel",
-    "prefer",
     "register_autocast",
     "register_autograd",
     "register_fake",
     "register_kernel",
     "register_vmap",
     "require_autocast_device",
-    "set_kernel_enabled",
 ]
 
 Op: TypeAlias = str | CustomOpDef
@@ -377,90 +373,6 @@ def _restore_autocast(target: str, device_type: str, before: Any) -> None:
         _native.autocast_policy(target, device_type, before)
 
 
-class _Switches(threading.local):
-    """Kernel slots that this thread has switched, innermost last."""
-
-    def __init__(self) -> None:
-        self.states: dict[tuple[str, str], dict[int, bool]] = {}
-
-    def enabled(self, target: str, slot: str) -> bool:
-        """What the newest context says that has not ended; contexts may end in any order."""
-        return next(reversed(self.states.get((target, slot), {}).values()), True)
-
-
-_switches = _Switches()
-
-
-class KernelSwitch:
-    """Switches the kernels of some device slots on or off for this thread while it is entered."""
-
-    def __init__(self, target: str, slots: tuple[str, ...], enabled: bool) -> None:
-        self._target, self._slots, self._enabled = target, slots, enabled
-        self._entries = Entries("set_kernel_enabled", RegistrationError, "TP1337")
-
-    def __enter__(self) -> None:
-        tokens: list[int] = []
-        self._entries.push(tokens)
-        registered = {slot for slot, *_ in _native.op_info(self._target)["kernels"]}
-        word = "enable" if self._enabled else "disable"
-        for slot in self._slots:
-            if slot not in registered:
-                self._warn(f"{self._target} has no kernel for {slot!r} to {word}")
-            elif _switches.enabled(self._target, slot) is self._enabled:
-                self._warn(
-                    f"nothing to {word}: the kernels of {self._target} for {slot!r} are {word}d already"
-                )
-            tokens.append(_native.push_enabled(self._target, slot, self._enabled))
-            _switches.states.setdefault((self._target, slot), {})[tokens[-1]] = self._enabled
-
-    def __exit__(self, *_: object) -> None:
-        for slot, token in zip(self._slots, self._entries.pop(), strict=False):
-            _native.pop_preference(token)
-            del _switches.states[self._target, slot][token]
-
-    def __repr__(self) -> str:
-        return f"<kernels of {self._target} for {', '.join(self._slots)} {'on' if self._enabled else 'off'}>"
-
-    @staticmethod
-    def _warn(message: str) -> None:
-        warnings.warn(message, UserWarning, stacklevel=stack_level())
-
-
-def set_kernel_enabled(op: Op, device_type: str | Iterable[str] | None, enabled: bool = True) -> KernelSwitch:
-    """A context in which this thread does (not) use the kernels of a device type; the default kernel answers instead."""
-    return KernelSwitch(full_name(op), slots(device_type), enabled)
-
-
-class Preference:
-    """Puts one kernel in front for this thread while it is entered."""
-
-    def __init__(self, target: str, kernel: str) -> None:
-        self._target, self._kernel = target, kernel
-        self._entries = Entries("prefer", RegistrationError, "TP1337")
-
-    def __enter__(self) -> None:
-        self._entries.push(_native.push_preference(self._target, self._kernel))
-
-    def __exit__(self, *_: object) -> None:
-        _native.pop_preference(self._entries.pop())
-
-    def __repr__(self) -> str:
-        return f"<kernel {self._kernel!r} of {self._target} first>"
-
-
-def prefer(op: Op, name: str) -> Preference:
-    """A context in which this thread tries the kernel `name` first."""
-    target = full_name(op)
-    known = list(dict.fromkeys(at[0] for _, at, _ in _native.op_info(target)["kernels"]))
-    if name not in known:
-        raise RegistrationError(
-            f"{target} has no kernel named {name!r}; its kernels are {', '.join(known) or 'none'}",
-            code="TP1321",
-            op=target,
-        )
-    return Preference(target, name)
-
-
 def get_kernel(op: Op, key: str | None) -> Callable[..., Any]:
     """The kernel registered for exactly that device ("cpu", "cuda", "default"), as a callable.
 
@@ -469,7 +381,7 @@ def get_kernel(op: Op, key: str | None) -> Callable[..., Any]:
     """
     target, slot = full_name(op), kernel_slot(key)
     found = [at for where, at, _ in _native.op_info(target)["kernels"] if where == slot and at[3] != "absent"]
-    if not found or not _switches.enabled(target, slot):
+    if not found or not switches.enabled(target, slot):
         state = "its kernels are disabled" if found else "no kernel is registered"
         raise KernelNotFoundError(f"{target}: {state} for {slot!r}", code="TP1321", op=target)
     function = _native.kernel_function(target, slot, found[0][0])
@@ -478,31 +390,3 @@ def get_kernel(op: Op, key: str | None) -> Callable[..., Any]:
     handle = _native.kernel_handle(target, slot, found[0][0])
     assert handle is not None, target
     return handle
-
-
-class DebugChecks:
-    """Checks around every kernel that is not built in, on this thread, while it is entered."""
-
-    def __init__(self) -> None:
-        self._entries = Entries("debug_checks", RegistrationError, "TP1337")
-
-    def __enter__(self) -> DebugChecks:
-        _native.push_debug()
-        self._entries.push(None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._entries.pop()
-        _native.pop_debug()
-
-    def __repr__(self) -> str:
-        return "debug_checks()"
-
-
-def debug_checks() -> DebugChecks:
-    """A context in which eager calls of this thread are checked: `with tensorplay.library.debug_checks(): ...`.
-
-    A kernel that writes to an argument undeclared (compared bit by bit, and by version), or returns another shape, dtype,
-    stride or value than its fake kernel promises, raises ContractError (TP3211, TP3205). Slow; see `tensorplay.verify`.
-    """
-    return DebugChecks()

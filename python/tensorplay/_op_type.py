@@ -6,7 +6,7 @@ call. Not here: what the registering methods do (`_op`).
 
 from __future__ import annotations
 
-from tensorplay import _arguments, _native, _op
+from tensorplay import _arguments, _native, _op, _wishes
 from tensorplay._native import CustomOpDef
 from tensorplay._record import full_name, record_of, schema_of
 from tensorplay.errors import RegistrationError
@@ -249,13 +249,13 @@ _METHODS: dict[str, Any] = {
     "__repr__": _repr,
     "__str__": _str,
     "overloads": _overloads,
-    "prefer": _op.prefer,
+    "prefer": _wishes.prefer,
     "register_autocast": _op.register_autocast,
     "register_autograd": _op.register_autograd,
     "register_fake": _op.register_fake,
     "register_kernel": _op.register_kernel,
     "register_vmap": _op.register_vmap,
-    "set_kernel_enabled": _op.set_kernel_enabled,
+    "set_kernel_enabled": _wishes.set_kernel_enabled,
     "to_dict": _to_dict,
 }
 _PROPERTIES = {

@@ -16,7 +16,6 @@ from tensorplay._infer import infer_schema
 from tensorplay._library import Library, impl
 from tensorplay._native import CustomOpDef, FakeContext, Schema
 from tensorplay._op import (
-    debug_checks,
     fake_from_body,
     get_kernel,
     register_autocast,
@@ -29,6 +28,7 @@ from tensorplay._op import register_fake as impl_abstract
 from tensorplay._op_type import get_op, has_op
 from tensorplay._triton_op import triton_op, wrap_triton
 from tensorplay._waiting import waiting
+from tensorplay._wishes import debug_checks
 
 list_ops = _native.list_ops
 get_ctx = _native.get_ctx

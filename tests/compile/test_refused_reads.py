@@ -49,6 +49,7 @@ READS: dict[str, tuple[Callable[[Any], Any], str, str, str]] = {
         "storage.copy_()",
         OWN_OP,
     ),
+    "text": (lambda x: str(x), "TP4003", "repr(x) or str(x)", KEEP),
     "pickle": (lambda x: pickle.dumps(x), "TP4003", "pickling or copying it", RESULT),
     "save": (lambda x: tp.save(Path("never.safetensors"), {"x": x}), "TP4003", "tensorplay.save", RESULT),
     "move": (lambda x: x.to("meta"), "TP4003", "x.to('meta')", RESULT),
@@ -70,10 +71,9 @@ def test_a_refused_read_names_the_call_the_line_and_the_way_out(name: str, way: 
 
 
 def test_what_needs_no_data_is_not_refused() -> None:
-    """B1: a copy, a print and what a shape tells are no reads."""
+    """B1: a copy and what a shape tells are no reads."""
 
     def program(x: Any) -> Any:
-        assert f"{x}".startswith("tensor(")
         assert x.shape == (3,)
         return copy.deepcopy(x) + x.numel() + x.stride()[0]
 

@@ -3,8 +3,11 @@
 //! gradients are recorded.
 
 use super::handle::NodeRef;
+use super::node::{Node, flag};
 use crate::{hooks, meta};
+use smallvec::SmallVec;
 use std::mem::ManuallyDrop;
+use std::sync::atomic::Ordering;
 use tp_dispatch::{Error, Result, state};
 use tp_tensor::Tensor;
 
@@ -197,5 +200,60 @@ impl Kept {
 impl Default for Kept {
     fn default() -> Kept {
         Kept::NONE
+    }
+}
+
+impl Node {
+    pub(super) fn with_saved<R>(&self, f: impl FnOnce(&mut [SavedTensor]) -> R) -> R {
+        while self.lock.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // SAFETY: the byte lock gives one thread access.
+        let out = f(unsafe { std::slice::from_raw_parts_mut(self.saved_ptr(), self.saved as usize) });
+        self.lock.store(false, Ordering::Release);
+        out
+    }
+
+    /// What was saved, into `out`: copies when the graph is retained, else the originals. False once they were given up.
+    #[inline]
+    pub(crate) fn open_saved(&self, retain: bool, out: &mut SmallVec<[SavedTensor; 3]>) -> bool {
+        if self.saved == 0 {
+            return !self.has(flag::FREED);
+        }
+        self.take_saved(retain, out)
+    }
+
+    #[inline(never)]
+    fn take_saved(&self, retain: bool, out: &mut SmallVec<[SavedTensor; 3]>) -> bool {
+        self.with_saved(|saved| {
+            if self.has(flag::FREED) {
+                return false;
+            }
+            if retain {
+                out.extend(saved.iter().cloned());
+            } else {
+                self.flags.fetch_or(flag::FREED, Ordering::Relaxed);
+                out.extend(saved.iter_mut().map(SavedTensor::take));
+            }
+            true
+        })
+    }
+
+    /// Puts back what `open_saved` took, after a rule failed.
+    pub(crate) fn restore_saved(&self, back: SmallVec<[SavedTensor; 3]>) {
+        if self.saved == 0 {
+            return;
+        }
+        self.with_saved(|saved| {
+            for (slot, tensor) in saved.iter_mut().zip(back) {
+                *slot = tensor;
+            }
+            self.flags.fetch_and(!flag::FREED, Ordering::Relaxed);
+        });
+    }
+
+    /// Saved tensors as they are, for people.
+    pub fn saved_tensors(&self) -> SmallVec<[Option<Tensor>; 3]> {
+        self.with_saved(|saved| saved.iter().map(|s| s.raw().cloned()).collect())
     }
 }

@@ -103,13 +103,14 @@ pub fn storage_copy(py: Python<'_>, to: &Bound<'_, PyAny>, from: &Bound<'_, PyAn
     guarded(|| {
         let (to, from) = (tensor_of(to)?, tensor_of(from)?);
         let (a, b) = (to.storage(), from.storage());
-        tp_graph::capture::watch::once("copying a storage", "copy the tensor: x.copy_(y)").py(py)?;
+        for t in [&to, &from] {
+            let by = "storage.copy_()";
+            types::readable(t, "TP4003", "the bytes of a storage were", by, types::OWN_OP).py(py)?;
+        }
         let checked = if a.nbytes() != b.nbytes() {
             Err(Error::value("TP1161", format!("storages of {} and {} bytes", a.nbytes(), b.nbytes())))
         } else if a.is_readonly() {
             Err(Error::value("TP1601", "the storage is read-only"))
-        } else if to.is_fake() || from.is_fake() {
-            Err(types::unread("TP4003", "the bytes of a storage were", "storage.copy_()", types::OWN_OP))
         } else if !(a.device().is_cpu() && b.device().is_cpu()) {
             Err(Error::device("TP2105", "storages are copied between CPU tensors only"))
         } else {

@@ -1,0 +1,136 @@
+"""What a thread wishes about the kernels of its calls: which to prefer, which to leave out, how closely to look.
+
+Lives here: the contexts. What they set belongs to the thread that entered them. Not here: the kernels (`_op`).
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+from tensorplay import _native
+from tensorplay._entries import Entries
+from tensorplay._native import CustomOpDef
+from tensorplay._places import stack_level
+from tensorplay._record import full_name, slots
+from tensorplay.errors import RegistrationError
+
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["debug_checks", "prefer", "set_kernel_enabled", "switches"]
+
+
+class _Switches(threading.local):
+    """Kernel slots that this thread has switched, innermost last."""
+
+    def __init__(self) -> None:
+        self.states: dict[tuple[str, str], dict[int, bool]] = {}
+
+    def enabled(self, target: str, slot: str) -> bool:
+        """What the newest context says that has not ended; contexts may end in any order."""
+        return next(reversed(self.states.get((target, slot), {}).values()), True)
+
+
+switches = _Switches()
+
+
+class KernelSwitch:
+    """Switches the kernels of some device slots on or off for this thread while it is entered."""
+
+    def __init__(self, target: str, slots: tuple[str, ...], enabled: bool) -> None:
+        self._target, self._slots, self._enabled = target, slots, enabled
+        self._entries = Entries("set_kernel_enabled", RegistrationError, "TP1337")
+
+    def __enter__(self) -> None:
+        tokens: list[int] = []
+        self._entries.push(tokens)
+        registered = {slot for slot, *_ in _native.op_info(self._target)["kernels"]}
+        word = "enable" if self._enabled else "disable"
+        for slot in self._slots:
+            if slot not in registered:
+                self._warn(f"{self._target} has no kernel for {slot!r} to {word}")
+            elif switches.enabled(self._target, slot) is self._enabled:
+                self._warn(
+                    f"nothing to {word}: the kernels of {self._target} for {slot!r} are {word}d already"
+                )
+            tokens.append(_native.push_enabled(self._target, slot, self._enabled))
+            switches.states.setdefault((self._target, slot), {})[tokens[-1]] = self._enabled
+
+    def __exit__(self, *_: object) -> None:
+        for slot, token in zip(self._slots, self._entries.pop(), strict=False):
+            _native.pop_preference(token)
+            del switches.states[self._target, slot][token]
+
+    def __repr__(self) -> str:
+        return f"<kernels of {self._target} for {', '.join(self._slots)} {'on' if self._enabled else 'off'}>"
+
+    @staticmethod
+    def _warn(message: str) -> None:
+        warnings.warn(message, UserWarning, stacklevel=stack_level())
+
+
+def set_kernel_enabled(
+    op: str | CustomOpDef, device_type: str | Iterable[str] | None, enabled: bool = True
+) -> KernelSwitch:
+    """A context in which this thread does (not) use the kernels of a device type; the default kernel answers instead."""
+    return KernelSwitch(full_name(op), slots(device_type), enabled)
+
+
+class Preference:
+    """Puts one kernel in front for this thread while it is entered."""
+
+    def __init__(self, target: str, kernel: str) -> None:
+        self._target, self._kernel = target, kernel
+        self._entries = Entries("prefer", RegistrationError, "TP1337")
+
+    def __enter__(self) -> None:
+        self._entries.push(_native.push_preference(self._target, self._kernel))
+
+    def __exit__(self, *_: object) -> None:
+        _native.pop_preference(self._entries.pop())
+
+    def __repr__(self) -> str:
+        return f"<kernel {self._kernel!r} of {self._target} first>"
+
+
+def prefer(op: str | CustomOpDef, name: str) -> Preference:
+    """A context in which this thread tries the kernel `name` first."""
+    target = full_name(op)
+    known = list(dict.fromkeys(at[0] for _, at, _ in _native.op_info(target)["kernels"]))
+    if name not in known:
+        raise RegistrationError(
+            f"{target} has no kernel named {name!r}; its kernels are {', '.join(known) or 'none'}",
+            code="TP1321",
+            op=target,
+        )
+    return Preference(target, name)
+
+
+class DebugChecks:
+    """Checks around every kernel that is not built in, on this thread, while it is entered."""
+
+    def __init__(self) -> None:
+        self._entries = Entries("debug_checks", RegistrationError, "TP1337")
+
+    def __enter__(self) -> DebugChecks:
+        _native.push_debug()
+        self._entries.push(None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entries.pop()
+        _native.pop_debug()
+
+    def __repr__(self) -> str:
+        return "debug_checks()"
+
+
+def debug_checks() -> DebugChecks:
+    """A context in which eager calls of this thread are checked: `with tensorplay.library.debug_checks(): ...`.
+
+    A kernel that writes to an argument undeclared (compared bit by bit, and by version), or returns another shape, dtype,
+    stride or value than its fake kernel promises, raises ContractError (TP3211, TP3205). Slow; see `tensorplay.verify`.
+    """
+    return DebugChecks()
