@@ -63,8 +63,8 @@ pub static ROWS: &[Row] = &[
         "atan2",
         "atan2(x1, x2)",
         Expr(&[
-            Some("r = x1 * x1 + x2 * x2; select(r == 0, 0, grad * x2 / r)"),
-            Some("r = x1 * x1 + x2 * x2; select(r == 0, 0, -grad * x1 / r)"),
+            Some("r = x1 * x1 + x2 * x2; select(r == 0, 0, grad * x2 / select(r == 0, 1, r))"),
+            Some("r = x1 * x1 + x2 * x2; select(r == 0, 0, -grad * x1 / select(r == 0, 1, r))"),
         ])
     ),
     // At the origin zero lies between the slopes of all directions.
