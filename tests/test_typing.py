@@ -48,7 +48,15 @@ def test_the_stubs_of_the_extension_name_what_it_has() -> None:
                 declared.add(node.name)
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 declared.add(node.target.id)
-    only_types = {"SchemaField", "_Apply", "_Plain", "_WithContext", "Builtin", "GradRegistration", "KernelParts"}
+    only_types = {
+        "SchemaField",
+        "_Apply",
+        "_Plain",
+        "_WithContext",
+        "Builtin",
+        "GradRegistration",
+        "KernelParts",
+    }
     present = {name for name in vars(_native) if not name.startswith("__") or name == "__version__"}
     assert declared - only_types - present == set()
     assert present - declared == set()

@@ -106,7 +106,9 @@ def one_element(tensor: Any, ndim: int) -> Any:
 
 def with_specials(tensor: Any, start: int = 0) -> Any:
     """A copy with NaN, infinities, -0 and extremes over half of its elements, number `start` of them first."""
-    return _on_tensor("with_specials", put_specials, tensor, _arguments.integer("with_specials", "start", start))
+    return _on_tensor(
+        "with_specials", put_specials, tensor, _arguments.integer("with_specials", "start", start)
+    )
 
 
 def with_zero(tensor: Any) -> Any:
