@@ -80,6 +80,7 @@ def test_the_gradient_of_an_extremum_that_is_nan_is_nan(extremum) -> None:
     assert sorted(third) == [0.0, math.inf]
 
 
+@pytest.mark.thread_unsafe(reason="verify watches the state of the process")
 def test_gradients_at_the_origin_are_zero() -> None:
     for f in (tp.atan2, tp.hypot):
         for start in ((0.0, 0.0), (-0.0, 0.0)):
@@ -99,6 +100,7 @@ def test_gradients_at_the_origin_are_zero() -> None:
     assert report.passed, report.text()
 
 
+@pytest.mark.thread_unsafe(reason="verify watches the state of the process")
 def test_the_gradient_of_clamp_where_bounds_meet() -> None:
     """The result is the upper bound there, whatever x is; gradients lie between the one-sided slopes."""
     for value, want in (

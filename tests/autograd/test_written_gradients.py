@@ -81,6 +81,7 @@ def test_a_hook_that_writes_to_its_gradient_is_refused():
     assert a.grad.tolist() == [3.0, 3.0]
 
 
+@pytest.mark.thread_unsafe(reason="verify watches the state of the process")
 @pytest.mark.parametrize("backward", [by_numpy, lambda ctx, grad: grad.mul_(2.0)], ids=["numpy", "in place"])
 def test_debug_checks_and_verify_find_written_gradients(ns, backward):
     """6.9: past the version counter, through NumPy, it takes a comparison of bits: debug_checks and verify make it."""

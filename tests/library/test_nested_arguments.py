@@ -75,6 +75,7 @@ def test_debug_checks_see_writes_inside_of_carried_arguments(ns, declared, wrap,
     assert raised.value.code == "TP3241"
 
 
+@pytest.mark.thread_unsafe(reason="verify watches the state of the process")
 @places
 def test_verify_finds_writes_inside_of_carried_arguments(ns, declared, wrap, get):
     """3.8: so does verify."""
