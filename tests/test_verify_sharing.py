@@ -7,6 +7,7 @@ import pytest
 
 import tensorplay as tp
 from tensorplay import library
+from tensorplay._verify.inputs import TensorRecipe
 
 
 def read_only() -> np.ndarray:
@@ -60,3 +61,11 @@ def test_every_special_value_is_tried_at_any_length(size: int) -> None:
     f = library.custom_op("sharing::f", body, mutates_args=(), override=True)
     tp.verify(f, (tp.tensor(np.linspace(1, 2, size).astype(np.float32)),))
     assert seen == {"nan", "inf", "-inf", "-0", "+0", "large", "-large", "tiny"}
+
+
+def test_an_expanded_case_is_what_its_text_makes() -> None:
+    """R5: the first row, as `with_layout` has it, so that a replay runs the case."""
+    given = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    recipe = TensorRecipe(given, "float32", "x").laid_out("expanded")
+    assert recipe.build()[0].tolist() == tp.testing.with_layout(tp.tensor(given), "expanded").tolist()
+    assert recipe.values.tolist() == [[1.0, 2.0], [1.0, 2.0]]

@@ -184,8 +184,12 @@ class TensorRecipe:
     requires_grad: bool = False
 
     def __post_init__(self) -> None:
-        if self.shared:
-            object.__setattr__(self, "values", packed(strided(self.values, self.steps)[0]))
+        if not self.shared:
+            return
+        # As `with_layout` does, which the text of an expanded one calls.
+        first = self.layout == "expanded"
+        one = repeated(self.values) if first else packed(strided(self.values, self.steps)[0])
+        object.__setattr__(self, "values", one)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -268,11 +272,6 @@ def strided(values: np.ndarray[Any, Any], steps: tuple[int, ...]) -> tuple[Any, 
     array = np.lib.stride_tricks.as_strided(flat[start:], values.shape, in_bytes)
     array[...] = values
     return array, flat
-
-
-def through(values: np.ndarray[Any, Any], steps: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """What a tensor of these strides holds once the values are written to it: elements that share a place are equal."""
-    return packed(strided(values, steps)[0]) if values.size else values
 
 
 def _restride(recipe: TensorRecipe) -> tuple[Any, Any]:

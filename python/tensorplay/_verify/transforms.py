@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorplay import _arguments
 from tensorplay._verify.arrays import is_float, packed, to_numpy
-from tensorplay._verify.inputs import TensorRecipe, new_tensor, repeated, spread_specials, through
+from tensorplay._verify.inputs import TensorRecipe, new_tensor, spread_specials
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,13 +74,7 @@ def changed(recipe: TensorRecipe, change: Callable[..., Array], name: str, *extr
         return recipe
     source = f"{name}({', '.join([recipe.source, *map(str, extra)])})"
     kept = recipe.strides if values.shape == recipe.values.shape else None
-    plain = packed(values)
-    # Elements that share a place stay equal.
-    if kept is not None:
-        plain = through(plain, kept)
-    elif recipe.layout == "expanded" and plain.ndim:
-        plain = repeated(plain)
-    return TensorRecipe(plain, recipe.dtype, source, recipe.layout, kept, recipe.requires_grad)
+    return TensorRecipe(packed(values), recipe.dtype, source, recipe.layout, kept, recipe.requires_grad)
 
 
 def _on_tensor(owner: str, change: Callable[..., Array], tensor: Any, *extra: int) -> Any:
