@@ -18,7 +18,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -63,8 +64,9 @@ def extension_instructions(profile: Iterable[str]) -> int:
     return total
 
 
-def count(workload: Path) -> dict[str, int]:
-    """Instructions per run of every case of `workload`."""
+@contextmanager
+def profiles(workload: Path, *options: str) -> Iterator[tuple[dict[str, int], list[Path]]]:
+    """The runs of every case of `workload`, and its profiles, three a case: warm-up | N runs | 2N runs."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "profile"
         command = [
@@ -73,6 +75,7 @@ def count(workload: Path) -> dict[str, int]:
             f"--callgrind-out-file={out}",
             f"--dump-before={MARK}",
             "-q",
+            *options,
         ]
         environment = os.environ | {"PYTHONHASHSEED": "0"}
         ran = subprocess.run(
@@ -83,16 +86,21 @@ def count(workload: Path) -> dict[str, int]:
         runs: dict[str, int] = json.loads(
             next(line for line in ran.stderr.splitlines() if line.startswith("{"))
         )
-        profiles = sorted(Path(folder).glob("profile.*"), key=lambda path: int(path.suffix[1:]))
-        costs = []
-        for path in profiles:
+        written = sorted(Path(folder).glob("profile.*"), key=lambda path: int(path.suffix[1:]))
+        if len(written) < 3 * len(runs):
+            raise SystemExit(
+                f"callgrind wrote {len(written)} profiles for {len(runs)} cases: the mark {MARK} was not seen"
+            )
+        yield runs, written
+
+
+def count(workload: Path) -> dict[str, int]:
+    """Instructions per run of every case of `workload`."""
+    costs = []
+    with profiles(workload) as (runs, written):
+        for path in written:
             with path.open(errors="replace") as lines:
                 costs.append(extension_instructions(lines))
-    if len(costs) < 3 * len(runs):
-        raise SystemExit(
-            f"callgrind wrote {len(costs)} profiles for {len(runs)} cases: the mark {MARK} was not seen"
-        )
-    # Three marks a case: warm-up | N runs | 2N runs.
     return {
         name: round((costs[3 * i + 2] - costs[3 * i + 1]) / times)
         for i, (name, times) in enumerate(runs.items())

@@ -19,12 +19,14 @@ use tp_tensor::{Device, DeviceKind, Tensor, keybits};
 const DEVICES: u16 = keybits::CPU | keybits::CUDA | keybits::META;
 
 /// A thread inside dispatch with the table of one op in hand: binding and calling see the same definition.
+#[repr(C)]
 pub struct Session<'t> {
     op: OpHandle,
-    def: &'t Arc<OpDef>,
-    table: &'t DispatchTable,
     /// This thread's state: looking it up costs as much as the rest of the key computation.
     state: *const CallState,
+    /// Not beside `op`: a `Call` is made of both, and two words that were just written apart are slow to read as one.
+    def: &'t Arc<OpDef>,
+    table: &'t DispatchTable,
     _inside: InDispatch,
 }
 
@@ -36,7 +38,7 @@ impl Session<'_> {
         // SAFETY: inside dispatch for as long as the session lives.
         let table: &'t DispatchTable = unsafe { op.table() };
         match &table.def {
-            Some(def) => Ok(Session { op, def, table, state, _inside: inside }),
+            Some(def) => Ok(Session { op, state, def, table, _inside: inside }),
             None => Err(table::unregistered_error(op.name())),
         }
     }
@@ -68,7 +70,7 @@ impl Session<'_> {
         // SAFETY: as in `call_keyed`. Were the tensors on several devices, their keys would not be those of one.
         let keys = unsafe { (*self.state).effective(keys.tensors) };
         let table = Some(self.table);
-        self.table.one(&Call { op: self.op, def: self.def, args, keys, host, table })
+        self.table.one(&Call { op: self.op, def: self.def, args, keys, host, table }, keys)
     }
 
     /// As `call`, for a caller that has the keys of the arguments already.
@@ -153,7 +155,7 @@ fn one_of(session: &Session<'_>, keys: ArgKeys, args: &[Arg<'_>]) -> Result<Tens
 #[inline(always)]
 pub fn redispatch_one(call: &Call<'_>, key: DispatchKey) -> Option<Result<Tensor>> {
     let keys = (call.keys & KeySet::below(key)) | state::with(CallState::slow_bit);
-    call.table?.one(&Call { keys, ..*call })
+    call.table?.one(call, keys)
 }
 
 /// Goes on below `key` with the same arguments.

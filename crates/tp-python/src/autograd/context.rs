@@ -109,6 +109,7 @@ static SPARE: Spare = Spare(UnsafeCell::new(ptr::null_mut()));
 ///
 /// # Safety
 /// Lock held, type initialised.
+#[inline]
 pub unsafe fn borrow(needs: Needs) -> Result<Obj> {
     // SAFETY: the spare one is nobody else's.
     unsafe {

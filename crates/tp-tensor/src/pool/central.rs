@@ -10,7 +10,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::class::{BATCH, CLASSES, SIZE};
-use super::extent::{self, Extents, SLAB};
+use super::extent::{self, COLOR, Extents, SLAB};
 use super::fork;
 use super::large::LargeCache;
 use super::local::ThreadCache;
@@ -183,7 +183,7 @@ impl Central {
         let size = SIZE[class];
         if depot.uncut(size).is_none() {
             let slab = self.extents.alloc_slab(class)?.as_ptr();
-            depot.uncut = slab;
+            depot.uncut = unsafe { slab.add(COLOR[class]) };
             depot.uncut_end = unsafe { slab.add(SLAB) };
         }
         let (start, uncut) = depot.uncut(size)?;

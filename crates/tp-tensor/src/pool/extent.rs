@@ -7,7 +7,7 @@
 use std::ptr::{self, NonNull};
 
 use super::bits;
-use super::class::{SIZE, SMALL_MAX};
+use super::class::{CLASSES, SIZE, SMALL_MAX, slab_color};
 use super::os::{self, PAGE};
 
 const EXTENT: usize = 8 << 20;
@@ -75,9 +75,20 @@ impl Extent {
     }
 }
 
+/// Where the blocks of a slab start, by class.
+pub static COLOR: [usize; CLASSES] = {
+    let mut table = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        table[class] = slab_color(class, SLAB);
+        class += 1;
+    }
+    table
+};
+
 /// Blocks that a whole slab of this class holds.
 pub fn slab_blocks(class: usize) -> usize {
-    SLAB / SIZE[class]
+    (SLAB - COLOR[class]) / SIZE[class]
 }
 
 /// The extent of an address and the index of its page there.
