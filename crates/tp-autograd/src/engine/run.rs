@@ -8,7 +8,7 @@ use super::{accumulate, check};
 use crate::anomaly;
 use crate::discard::Brief;
 use crate::rule::{BackwardCtx, Gradients};
-use crate::tape::{Claim, Kept, Node, NodeExtra, NodeRef};
+use crate::tape::{Claim, Kept, Node, NodeExtra, NodeRef, Spec};
 use smallvec::SmallVec;
 use std::collections::BinaryHeap;
 use std::mem::ManuallyDrop;
@@ -191,7 +191,9 @@ impl Run {
             if let Some(InHand { node, nr, grad }) = self.hand.take() {
                 // SAFETY: the roots keep every node of the graph alive; the reference is borrowed from them.
                 let node = ManuallyDrop::new(unsafe { NodeRef::from_raw(node) });
-                if node.output_count() == 1 && nr == 0 {
+                if nr == 0 && node.is_leaf() && self.wanted.is_none() && !node.is_watched() {
+                    finish_leaf(&node, grad)?;
+                } else if node.output_count() == 1 && nr == 0 {
                     self.step(&node, &mut [Some(grad)])?;
                 } else {
                     self.step(&node, &mut alone(&node, nr, grad)?)?;
@@ -220,7 +222,7 @@ impl Run {
                 return Ok(());
             }
         } else if node.is_leaf() {
-            return finish_leaf(node, grads);
+            return grads.first_mut().and_then(Option::take).map_or(Ok(()), |grad| finish_leaf(node, grad));
         }
         let mut out = Gradients::new(node.edges());
         self.apply(node, grads, &mut out)?;
@@ -292,23 +294,26 @@ fn alone(node: &Node, nr: u32, grad: Tensor) -> Result<Grads> {
     Ok(grads)
 }
 
-fn finish_leaf(node: &NodeRef, grads: &mut [Option<Tensor>]) -> Result<()> {
-    let leaf = node.extra().and_then(|e| e.leaf.as_ref());
-    let (Some(leaf), Some(grad)) = (leaf, grads.first_mut().and_then(Option::take)) else { return Ok(()) };
+/// Adds a gradient to that of a leaf.
+fn finish_leaf(node: &NodeRef, grad: Tensor) -> Result<()> {
+    let Some(leaf) = node.extra().and_then(|e| e.leaf.as_ref()) else { return Ok(()) };
     let spec = &leaf.spec;
     if !same_dims(grad.sizes(), &spec.sizes) || grad.dtype() != spec.dtype {
-        let message = format!(
-            "a gradient of {} {:?} arrived at a leaf of {} {:?}",
-            grad.dtype(),
-            Dim::slice(grad.sizes()),
-            spec.dtype,
-            Dim::slice(&spec.sizes)
-        );
-        return Err(
-            Error::contract("TP3204", message).note("the backward of an operation on the way is wrong")
-        );
+        return Err(wrong_gradient(&grad, spec));
     }
     accumulate::into_leaf(node, leaf, grad)
+}
+
+#[cold]
+fn wrong_gradient(grad: &Tensor, spec: &Spec) -> Error {
+    let message = format!(
+        "a gradient of {} {:?} arrived at a leaf of {} {:?}",
+        grad.dtype(),
+        Dim::slice(grad.sizes()),
+        spec.dtype,
+        Dim::slice(&spec.sizes)
+    );
+    Error::contract("TP3204", message).note("the backward of an operation on the way is wrong")
 }
 
 /// Hooks see the whole gradient of an output and may replace it; then it is kept where the user asked for it.
