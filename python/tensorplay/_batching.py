@@ -22,7 +22,7 @@ from tensorplay._places import stack_level
 from tensorplay._record import record_of
 from tensorplay.errors import CaptureError, ContractError, InvalidValueError
 
-__all__ = ["Level", "VmapInfo", "active", "entered", "from_bottom", "peel", "to_bottom"]
+__all__ = ["Level", "VmapInfo", "active", "entered", "from_bottom", "peel", "to_bottom", "under"]
 
 _b = _native.builtins
 
@@ -60,7 +60,8 @@ def active() -> tuple[Level, ...]:
 
 
 @contextmanager
-def _under(stack: tuple[Level, ...]) -> Iterator[None]:
+def under(stack: tuple[Level, ...]) -> Iterator[None]:
+    """These levels, and no others, on this thread while it lasts."""
     before = _levels.stack
     _levels.stack = stack
     _native.vmap_include(bool(stack))
@@ -75,7 +76,7 @@ def _under(stack: tuple[Level, ...]) -> Iterator[None]:
 def entered(size: int, randomness: str) -> Iterator[Level]:
     """A new innermost level while it lasts."""
     level = Level(next(_numbers), size, randomness)
-    with _under((*_levels.stack, level)):
+    with under((*_levels.stack, level)):
         yield level
 
 
@@ -129,7 +130,7 @@ def _innermost(name: str, args: tuple[Any, ...]) -> tuple[Level, tuple[Level, ..
 def _batched_call(name: str, args: tuple[Any, ...]) -> Any:
     """Entry from the extension: one call in which some tensor is batched, or that is random."""
     level, outer = _innermost(name, args)
-    with _under(outer):
+    with under(outer):
         return _call_at(level, name, args)
 
 
@@ -137,7 +138,7 @@ def _batched_function(function: type[Function], args: tuple[Any, ...]) -> Any:
     """Entry from the extension: one call of a Function of whose arguments some are batched."""
     name = function.__name__
     level, outer = _innermost(name, args)
-    with _under(outer):
+    with under(outer):
         _refuse_empty(name, level)
         _announce(name, "is a Function and runs once per sample; an op with register_vmap can do better")
         runs = [function.apply(*[_sample(a, level, i) for a in args]) for i in range(level.size)]

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tensorplay import _arguments, _native
+from tensorplay._batching import active, under
 from tensorplay._entries import Entries
 from tensorplay._native import Context as FunctionContext
 from tensorplay._native import Function, Tensor, is_grad_enabled
 from tensorplay._tree import flatten
-from tensorplay.errors import AutogradError, ContractError
+from tensorplay.errors import AutogradError, ContractError, InvalidValueError
 
 __all__ = ["checkpoint", "once_differentiable", "saved_tensors_hooks"]
 
@@ -69,6 +70,8 @@ class _Segment:
         # wrote to a tensor that the function closes over.
         self.reads: list[int] = []
         self.random: _native.RandomDraws | None = None
+        # What was in force when it ran first: backward runs under other contexts, or outside of any.
+        self.autocast, self.levels = _native.autocast_word(), active()
         self.specs: list[tuple[Any, Any]] = []
         self.again: dict[int, Tensor] = {}
 
@@ -108,11 +111,12 @@ class _Segment:
 
         if self.random is not None:
             self.random.replay()
-        before = _set(True)
+        before, autocast = _set(True), _native.autocast_restore(self.autocast)
         try:
-            with _hooks(keep, _same, note):
+            with under(self.levels), _hooks(keep, _same, note):
                 self.fn(*self.args, **self.kwargs)
         finally:
+            _native.autocast_restore(autocast)
             _set(before)
             if self.random is not None:
                 self.random.leave()
@@ -139,15 +143,29 @@ def _same(t: Tensor) -> Tensor:
     return t
 
 
-def checkpoint(fn: Callable[..., Any], *args: Any, preserve_rng_state: bool = True, **kwargs: Any) -> Any:
+def checkpoint(
+    fn: Callable[..., Any],
+    *args: Any,
+    preserve_rng_state: bool = True,
+    use_reentrant: bool = False,
+    **kwargs: Any,
+) -> Any:
     """`fn(*args, **kwargs)`, which keeps nothing for backward but its arguments: backward runs `fn` again.
 
-    Gradients reach the arguments and whatever `fn` reads, of any order. `fn` must do the same each time; with
-    `preserve_rng_state` it draws the same random numbers, whatever other threads draw, and the sequence of the process
-    goes on as if it had run once. ContractError when it saves other tensors the second time, AutogradError when an
-    argument, or another tensor that its recorded calls read, was written to in between.
+    Gradients reach the arguments and whatever `fn` reads, of any order. `fn` must do the same each time. It runs again
+    under the autocast and inside of the vmaps that it ran in first; with `preserve_rng_state` it draws the same random
+    numbers, whatever other threads draw, and the sequence of the process goes on as if it had run once.
+    `use_reentrant=False` says what holds anyway; True, PyTorch's older way, is an InvalidValueError. ContractError when
+    `fn` saves other tensors the second time, AutogradError when an argument, or another tensor that its recorded calls
+    read, was written to in between.
     """
     _arguments.function("checkpoint", "fn", fn)
+    if use_reentrant:
+        raise InvalidValueError(
+            "checkpoint has no reentrant way",
+            code="TP3324",
+            notes=("leave use_reentrant out, or pass False: gradients are the same",),
+        )
     # What a captured region keeps for its backward is decided when it is split, and random draws are ops of it.
     if not is_grad_enabled() or _native.is_capturing():
         return fn(*args, **kwargs)

@@ -334,7 +334,7 @@ def _differentiable(what: str, x: Any, where: str) -> Tensor:
 
 def _numbers(argnums: ArgNums, args: tuple[Any, ...], what: str) -> tuple[int, ...]:
     """Positions of the differentiated arguments, from 0."""
-    given = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    given = tuple(argnums) if isinstance(argnums, Sequence) else (argnums,)
     wrong = [n for n in given if not isinstance(n, int) or not -len(args) <= n < len(args)]
     if wrong or not given:
         raise ArgumentError(
