@@ -204,7 +204,7 @@ def floats_agree(got: tp.Tensor, want: tp.Tensor, what: object) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dtype", (tp.int8, tp.uint8, tp.int16), ids=str)
+@pytest.mark.parametrize("dtype", [tp.int8, tp.uint8, tp.int16], ids=str)
 def test_float_functions_of_integers_compute_in_floats(dtype, backend: str) -> None:
     """i1: what an op that gives floats computes on its way does not wrap around in the integers' width."""
     x = tp.tensor(edges_of(dtype), dtype=dtype)

@@ -14,10 +14,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from tensorplay import _batch_rules, _native
-from tensorplay._native import Function, Tensor
+from tensorplay._native import Function, HookHandle, Tensor
 from tensorplay._places import stack_level
 from tensorplay._record import record_of
 from tensorplay.errors import CaptureError, ContractError, InvalidValueError
@@ -166,6 +166,25 @@ def _of_samples(name: str, level: Level, results: list[Any], k: int) -> Any:
             notes=("results of one vmap have one structure: return a tensor, or use a loop",),
         )
     return results[-1]
+
+
+def _batched_hook(x: Tensor, hook: Callable[[Tensor], Any]) -> HookHandle:
+    """Entry from the extension: `hook` on the gradient of `x`, of which it sees one sample's."""
+    level, outer = _innermost("register_hook", (x,))
+    whole, axis, _ = cast(tuple[Tensor, int, int], _native.vmap_peel(x))
+
+    def of_batch(grad: Tensor) -> Any:
+        with under((*outer, level)):
+            found = hook(_native.vmap_wrap(grad, axis, level.number))
+        if not isinstance(found, Tensor):
+            return found
+        value, dim = peel(found, level)
+        with under(outer):
+            first = _batch_rules.with_batch(value, dim, level.size)
+            axes = [*range(1, axis + 1), 0, *range(axis + 1, first.ndim)]
+            return _b["permute_dims"](first, axes) if axis else first
+
+    return _native.register_hook(whole, of_batch)
 
 
 def _call_at(level: Level, name: str, args: tuple[Any, ...]) -> Any:
@@ -385,4 +404,4 @@ def _shape_of(value: Any) -> str:
     return f"{len(value)} values" if isinstance(value, (tuple, list)) else type(value).__name__
 
 
-_native.vmap_install(_batched_call, _batched_function)
+_native.vmap_install(_batched_call, _batched_function, _batched_hook)
