@@ -12,17 +12,20 @@ import itertools
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from tensorplay import _batch_rules, _native
-from tensorplay._native import Function, HookHandle, Tensor
+from tensorplay._native import Function, HookHandle, Scope, Tensor
 from tensorplay._places import stack_level
 from tensorplay._record import record_of
 from tensorplay.errors import CaptureError, ContractError, InvalidValueError
 
-__all__ = ["Level", "VmapInfo", "active", "entered", "from_bottom", "peel", "to_bottom", "under"]
+__all__ = ["Level", "VmapInfo", "active", "from_bottom", "inside", "peel", "to_bottom", "under"]
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _b = _native.builtins
 
@@ -45,8 +48,7 @@ class Level:
 
 
 class _Levels(threading.local):
-    def __init__(self) -> None:
-        self.stack: tuple[Level, ...] = ()
+    stack: tuple[Level, ...] = ()
 
 
 _levels = _Levels()
@@ -59,25 +61,25 @@ def active() -> tuple[Level, ...]:
     return _levels.stack
 
 
-@contextmanager
-def under(stack: tuple[Level, ...]) -> Iterator[None]:
+_enter = partial(_native.vmap_enter, _levels)
+
+
+class under(Scope):
     """These levels, and no others, on this thread while it lasts."""
-    before = _levels.stack
-    _levels.stack = stack
-    _native.vmap_include(bool(stack))
-    try:
-        yield
-    finally:
-        _levels.stack = before
-        _native.vmap_include(bool(before))
+
+    __slots__ = ("stack",)
+    stack: tuple[Level, ...]
+
+    def __new__(cls, stack: tuple[Level, ...]) -> Self:
+        self = super().__new__(cls, "vmap", CaptureError, "TP4022", _enter, _enter, stack)
+        self.stack = stack
+        return self
 
 
-@contextmanager
-def entered(size: int, randomness: str) -> Iterator[Level]:
-    """A new innermost level while it lasts."""
+def inside(size: int, randomness: str) -> tuple[Level, under]:
+    """A new innermost level, and what it is in force in."""
     level = Level(next(_numbers), size, randomness)
-    with under((*_levels.stack, level)):
-        yield level
+    return level, under((*_levels.stack, level))
 
 
 def peel(x: Any, level: Level) -> tuple[Any, int | None]:

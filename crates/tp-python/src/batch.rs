@@ -161,10 +161,16 @@ fn vmap_peel<'py>(
     })
 }
 
-/// Sends every call of this thread through the batching rules, or only those on batched tensors.
+/// Makes `stack` the levels of this thread, kept as `levels.stack`, and returns those before. While there are any,
+/// every call of the thread goes through the batching rules; else those on batched tensors alone.
 #[pyfunction]
-fn vmap_include(on: bool) -> PyResult<bool> {
-    guarded(|| Ok(state::set_included(DispatchKey::Vmap, on)))
+fn vmap_enter<'py>(levels: &Bound<'py, PyAny>, stack: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+    guarded(|| {
+        let before = levels.getattr("stack")?;
+        levels.setattr("stack", stack)?;
+        state::set_included(DispatchKey::Vmap, !stack.is_empty());
+        Ok(before)
+    })
 }
 
 /// The error of reading a value that differs from sample to sample.
@@ -178,5 +184,5 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(vmap_install, m)?)?;
     m.add_function(wrap_pyfunction!(vmap_wrap, m)?)?;
     m.add_function(wrap_pyfunction!(vmap_peel, m)?)?;
-    m.add_function(wrap_pyfunction!(vmap_include, m)?)
+    m.add_function(wrap_pyfunction!(vmap_enter, m)?)
 }

@@ -16,6 +16,7 @@ mod ops;
 mod registration;
 mod report;
 mod schema;
+mod scope;
 mod symint;
 mod tensor;
 mod types;
@@ -69,6 +70,7 @@ mod _native {
         symint::register(m)?;
         compile::register(m)?;
         modes::register(m)?;
+        scope::register(m)?;
         batch::register(m)?;
         autocast::register(m)?;
         hot::nest::register(m)?;

@@ -330,6 +330,14 @@ impl AnomalyMode {
             Ok(())
         })
     }
+
+    /// One that is entered.
+    #[staticmethod]
+    fn entered(py: Python<'_>, check_nan: bool) -> PyResult<AnomalyMode> {
+        let mut mode = AnomalyMode(None);
+        mode.enter(py, check_nan)?;
+        Ok(mode)
+    }
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
