@@ -22,13 +22,13 @@ struct Entries {
 #[pymethods]
 impl Entries {
     #[new]
-    fn new(name: String, error: Py<PyAny>, code: String) -> Entries {
-        Entries { name, error, code, kept: Mutex::new(Vec::new()) }
+    fn new(name: String, error: Py<PyAny>, code: String) -> PyResult<Entries> {
+        guarded(|| Ok(Entries { name, error, code, kept: Mutex::new(Vec::new()) }))
     }
 
     /// How many entries have not ended, on all threads.
-    fn __len__(&self) -> usize {
-        self.kept.lock().len()
+    fn __len__(&self) -> PyResult<usize> {
+        guarded(|| Ok(self.kept.lock().len()))
     }
 
     /// Notes an entry on this thread, and what its end needs.
@@ -60,11 +60,6 @@ impl Entries {
         // A collection that interrupts the owner of the lock sees these another time.
         let Some(kept) = self.kept.try_lock() else { return Ok(()) };
         kept.iter().try_for_each(|(_, value)| visit.call(value))
-    }
-
-    fn __clear__(&self) {
-        let kept = std::mem::take(&mut *self.kept.lock());
-        drop(kept);
     }
 }
 
@@ -114,23 +109,29 @@ impl Scope {
         leave: Py<PyAny>,
         enter: Py<PyAny>,
         args: Py<PyTuple>,
-    ) -> PyClassInitializer<Scope> {
-        let entries = Entries::new(name, error, code);
-        PyClassInitializer::from(entries).add_subclass(Scope { leave, enter, args })
+    ) -> PyResult<PyClassInitializer<Scope>> {
+        guarded(|| {
+            let entries = Entries::new(name, error, code)?;
+            Ok(PyClassInitializer::from(entries).add_subclass(Scope { leave, enter, args }))
+        })
     }
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        let scope = slf.get();
-        let before = scope.enter.call1(slf.py(), scope.args.bind(slf.py()))?;
-        slf.as_super().get().push(before)?;
-        Ok(slf.clone())
+        guarded(|| {
+            let scope = slf.get();
+            let before = scope.enter.call1(slf.py(), scope.args.bind(slf.py()))?;
+            slf.as_super().get().push(before)?;
+            Ok(slf.clone())
+        })
     }
 
     #[pyo3(signature = (*_details))]
     fn __exit__(slf: &Bound<'_, Self>, _details: &Bound<'_, PyTuple>) -> PyResult<bool> {
-        let before = slf.as_super().get().pop(slf.py())?;
-        slf.get().leave.call1(slf.py(), (before,))?;
-        Ok(false)
+        guarded(|| {
+            let before = slf.as_super().get().pop(slf.py())?;
+            slf.get().leave.call1(slf.py(), (before,))?;
+            Ok(false)
+        })
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -22,7 +22,7 @@ fn fit(grad: Tensor, sizes: &[i64], dtype: DType, who: impl FnOnce() -> Whose) -
 /// A gradient in place of one that is like `like`: of its shape and on its device, for nobody broadcast anything.
 #[inline]
 pub(super) fn replacing(grad: Tensor, like: &Tensor, who: impl FnOnce() -> Whose) -> Result<Tensor> {
-    if !same_dims(grad.sizes(), like.sizes()) {
+    if !same_dims(grad.sizes(), like.sizes()) && !equal(grad.sizes(), like.sizes()) {
         return Err(wrong_shape(&grad, like.sizes(), &who()));
     }
     if grad.device() != like.device() {
@@ -67,9 +67,18 @@ fn wrong_device(grad: &Tensor, device: Device, whose: &Whose) -> Error {
     )
 }
 
+/// Whether two sizes, of which some may be symbols, are known to be one.
+fn same(s: i64, f: i64) -> bool {
+    symbols::decide(s, Relation::Eq, f) == Some(true)
+}
+
+#[cold]
+fn equal(a: &[i64], b: &[i64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(&s, &f)| same(s, f))
+}
+
 /// Whether broadcasting a tensor of `sizes` could give `from`.
 fn reducible(from: &[i64], sizes: &[i64]) -> bool {
-    let same = |s: i64, f: i64| symbols::decide(s, Relation::Eq, f) == Some(true);
     from.len() >= sizes.len()
         && sizes.iter().rev().zip(from.iter().rev()).all(|(&s, &f)| s == 1 || same(s, f))
 }

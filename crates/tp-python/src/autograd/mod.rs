@@ -334,9 +334,11 @@ impl AnomalyMode {
     /// One that is entered.
     #[staticmethod]
     fn entered(py: Python<'_>, check_nan: bool) -> PyResult<AnomalyMode> {
-        let mut mode = AnomalyMode(None);
-        mode.enter(py, check_nan)?;
-        Ok(mode)
+        guarded(|| {
+            let mut mode = AnomalyMode(None);
+            mode.enter(py, check_nan)?;
+            Ok(mode)
+        })
     }
 }
 
