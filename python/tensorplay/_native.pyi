@@ -4,6 +4,7 @@ import builtins as _b
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeAlias, final, overload
+from typing import overload as _overload  # ops have an attribute `overload`
 
 from typing_extensions import ParamSpec, TypeVar
 
@@ -16,6 +17,8 @@ from tensorplay.outcome import CallEvent, Capability, Explanation, Provenance, R
 _P = ParamSpec("_P", default=...)
 _R = TypeVar("_R", default=Any)
 _R_co = TypeVar("_R_co", covariant=True, default=Any)
+_T = TypeVar("_T")
+_F = TypeVar("_F", bound=Callable[..., Any])
 _At = tuple[str, str, int, str]
 # Slot, function, where it is from, predicate, arguments that must be contiguous, whether it fills what is passed in.
 KernelParts: TypeAlias = tuple[
@@ -88,10 +91,11 @@ class CustomOpDef(Generic[_P, _R]):
     def is_triton_op(self) -> _b.bool: ...
     def overloads(self) -> list[str]: ...
     def to_dict(self) -> dict[str, Any]: ...
+    @_overload
     def register_kernel(
         self,
-        device_types: str | Iterable[str] | None = None,
-        fn: Callable[..., Any] | None = None,
+        device_types: str | Iterable[str] | None,
+        fn: _F,
         /,
         *,
         name: str = "default",
@@ -100,12 +104,39 @@ class CustomOpDef(Generic[_P, _R]):
         executor: str = "python",
         out: _b.bool = False,
         lib: Any = None,
-    ) -> Any: ...
-    def register_fake(self, fn: Any = None, /, *, lib: Any = None, allow_override: _b.bool = True) -> Any: ...
+    ) -> _F: ...
+    @_overload
+    def register_kernel(
+        self,
+        device_types: str | Iterable[str] | None = None,
+        fn: None = None,
+        /,
+        *,
+        name: str = "default",
+        when: Callable[..., _b.bool] | None = None,
+        layout: Mapping[str, str] | None = None,
+        executor: str = "python",
+        out: _b.bool = False,
+        lib: Any = None,
+    ) -> Callable[[_F], _F]: ...
+    @_overload
+    def register_fake(
+        self, fn: None = None, /, *, lib: Any = None, allow_override: _b.bool = True
+    ) -> Callable[[_F], _F]: ...
+    @_overload
+    def register_fake(self, fn: _T, /, *, lib: Any = None, allow_override: _b.bool = True) -> _T: ...
+    @_overload
     def register_autograd(
-        self, backward: Any = ..., /, *, setup_context: Callable[..., None] | None = None, lib: Any = None
-    ) -> Any: ...
-    def register_vmap(self, fn: Any = ..., /, *, lib: Any = None) -> Any: ...
+        self, *, setup_context: Callable[..., None] | None = None, lib: Any = None
+    ) -> Callable[[_F], _F]: ...
+    @_overload
+    def register_autograd(
+        self, backward: _T, /, *, setup_context: Callable[..., None] | None = None, lib: Any = None
+    ) -> _T: ...
+    @_overload
+    def register_vmap(self, *, lib: Any = None) -> Callable[[_F], _F]: ...
+    @_overload
+    def register_vmap(self, fn: _T, /, *, lib: Any = None) -> _T: ...
     def register_autocast(self, device_type: str, cast_inputs: dtype, /, *, lib: Any = None) -> None: ...
     def set_kernel_enabled(self, device_type: str | Iterable[str] | None, enabled: _b.bool = True) -> Any: ...
     def prefer(self, name: str) -> Any: ...
