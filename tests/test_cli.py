@@ -180,6 +180,9 @@ def test_graph_reads_checks_and_draws(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "tp::relu.default" in out
     assert run(capsys, "graph", str(path))[0] == 0
     assert run(capsys, "graph", str(path), "--format", "dot")[1].startswith("digraph")
+    picture = run(capsys, "graph", str(path), "--format", "svg")[1]
+    assert picture.startswith("<svg")
+    assert "tp::relu" in picture
     path.write_text(text.replace("relu.default(%0)", "relu.default(%7)"))
     status, out, err = run(capsys, "graph", str(path))
     assert status == 1

@@ -90,6 +90,17 @@ def test_unknown_elements_are_refused_by_name(name: str) -> None:
     assert caught.value.code == "TP1230"
 
 
+@pytest.mark.parametrize("make", [tp.tensor, tp.asarray, tp.from_numpy])
+def test_numbers_of_numpy_that_lend_their_bytes_are_no_bytes(make) -> None:
+    """A date, a duration and a record export a buffer of unsigned bytes."""
+    record = np.zeros(1, dtype=[("a", "f4")])[0]
+    for value in (np.datetime64("2024-01-01T00:00:00"), np.timedelta64(3, "s"), record):
+        with pytest.raises(DTypeError, match=re.escape(value.dtype.name)) as caught:
+            make(value)
+        assert caught.value.code == "TP1230"
+    assert make(np.uint8(7)).tolist() == 7
+
+
 def test_from_numpy_takes_arrays_only() -> None:
     with pytest.raises(ArgumentError, match="must be a NumPy array, got"):
         tp.from_numpy([1, 2])

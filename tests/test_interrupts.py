@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import random
 import signal
 import threading
 import time
@@ -100,3 +101,106 @@ def test_a_signal_handler_that_raises_ends_the_pass_with_its_exception() -> None
         signal.signal(signal.SIGALRM, before)
     assert caught.value is error
     assert x.grad is None
+
+
+PACKED: list[int] = []
+
+
+def no_grad(x: tp.Tensor) -> None:
+    with tp.no_grad():
+        x * 2.0
+
+
+@tp.no_grad()
+def decorated(x: tp.Tensor) -> None:
+    x * 2.0
+
+
+@tp.no_grad()
+def generated(x: tp.Tensor):
+    yield x * 2.0
+    yield x * 3.0
+
+
+def autocast(x: tp.Tensor) -> None:
+    with tp.autocast("cpu"):
+        x * 2.0
+
+
+def transformed(x: tp.Tensor) -> None:
+    tp.func.vmap(tp.func.grad(lambda a: (a * a).sum()))(x.detach())
+
+
+def checkpointed(x: tp.Tensor) -> None:
+    tp.autograd.checkpoint(lambda a: a * a * tp.uniform((2,)), x[0]).sum().backward()
+
+
+def packed(x: tp.Tensor) -> None:
+    with tp.autograd.saved_tensors_hooks(lambda t: PACKED.append(1) or t.tolist(), tp.tensor):
+        (x * x).sum().backward()
+
+
+def watched(x: tp.Tensor) -> None:
+    with tp.autograd.detect_anomaly():
+        x * 2.0
+
+
+def left_in_force(x: tp.Tensor) -> list[str]:
+    """What of a thread's state is not as it is outside of every context."""
+    found = []
+    if not tp.is_grad_enabled():
+        found.append("grad mode is off")
+    one = tp.ones((1, 1))
+    if (one @ one).dtype != tp.float32:
+        found.append("autocast is on")
+    try:
+        tp.uniform((1,))
+    except tp.errors.TensorPlayError:
+        found.append("a vmap is entered")
+    y = tp.sqrt(x.detach() * 0.0 - 1.0).requires_grad_()
+    try:
+        (y * y * float("nan")).sum().backward()
+    except tp.errors.TensorPlayError:
+        found.append("anomaly mode is on")
+    PACKED.clear()
+    try:
+        z = tp.ones((2,)).requires_grad_()
+        (z * z).sum().backward()
+    except tp.errors.TensorPlayError as e:
+        found.append(str(e))
+    if PACKED:
+        found.append("hooks on saved tensors are entered")
+    return found
+
+
+@pytest.mark.parametrize(
+    "body",
+    [no_grad, decorated, lambda x: list(generated(x)), autocast, transformed, checkpointed, packed, watched],
+    ids=["no_grad", "decorator", "generator", "autocast", "func", "checkpoint", "hooks", "anomaly"],
+)
+def test_an_interrupt_at_any_moment_leaves_no_context_behind(body) -> None:
+    """3.11, issue: KeyboardInterrupt. Entering and leaving are one step each, with nothing of Python between."""
+    x = tp.ones((3, 2)).requires_grad_()
+    body(x)
+    assert left_in_force(x) == []
+    rng = random.Random(0)
+    running = False
+
+    def handler(_signal: int, _frame: object) -> None:
+        if running:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for turn in range(400):
+            try:
+                running = True
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0001, 0.0008))
+                while True:
+                    body(x)
+            except KeyboardInterrupt:
+                running = False
+            assert left_in_force(x) == [], f"after {turn + 1} interrupts"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)

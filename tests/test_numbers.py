@@ -157,3 +157,81 @@ def test_numbers_that_fit_are_as_before() -> None:
         assert tp.full((2,), least, dtype=dtype).tolist() == [least] * 2
         assert tp.arange(most - 1, most, 1, dtype=dtype).tolist() == [most - 1]
     assert np.asarray(tp.ones((1,), dtype=tp.float16) * 70000).tolist() == [float("inf")]
+
+
+FLOATING_UNARY = [
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "sigmoid",
+    "silu",
+    "softplus",
+    "gelu",
+]
+FLOATING_BINARY = ["div", "atan2", "hypot", "copysign", "logaddexp"]
+
+
+def edges_of(dtype) -> list[int]:
+    least, most = limits(dtype)
+    return sorted(
+        {least, least + 1, -2, -1, 0, 1, 2, 3, most // 2, most - 1, most} & set(range(least, most + 1))
+    )
+
+
+def floats_agree(got: tp.Tensor, want: tp.Tensor, what: object) -> None:
+    assert got.dtype == want.dtype
+    assert np.allclose(got.numpy(), want.numpy(), rtol=1e-5, atol=0.0, equal_nan=True), (what, got, want)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [tp.int8, tp.uint8, tp.int16], ids=str)
+def test_float_functions_of_integers_compute_in_floats(dtype, backend: str) -> None:
+    """i1: what an op that gives floats computes on its way does not wrap around in the integers' width."""
+    x = tp.tensor(edges_of(dtype), dtype=dtype)
+    f = x.astype(tp.float32)
+    for name in FLOATING_UNARY:
+        op = under(backend, getattr(tp, name))
+        floats_agree(op(x), getattr(tp, name)(f), name)
+    n = len(x)
+    a, b = x.reshape((n, 1)).expand((n, n)).clone(), x.reshape((1, n)).expand((n, n)).clone()
+    for name in FLOATING_BINARY:
+        op = getattr(tp, name)
+        floats_agree(under(backend, op)(a, b), op(a.astype(tp.float32), b.astype(tp.float32)), name)
+        for number in (0, 3, 100):
+            right = under(backend, lambda t, op=op, number=number: op(t, number))
+            left = under(backend, lambda t, op=op, number=number: op(number, t))
+            floats_agree(right(x), op(f, number), (name, number))
+            floats_agree(left(x), op(number, f), (number, name))
+
+
+def test_the_soft_functions_of_small_integers_are_numpys() -> None:
+    """i1: against NumPy in float64."""
+    for dtype in (np.int8, np.uint8):
+        info = np.iinfo(dtype)
+        a = np.arange(info.min, info.max + 1, 5).astype(dtype)
+        x, y = np.meshgrid(a, a)
+        got = tp.logaddexp(tp.from_numpy(x), tp.from_numpy(y)).numpy()
+        assert np.allclose(got, np.logaddexp(x.astype(np.float64), y.astype(np.float64)), rtol=1e-6)
+        assert np.allclose(
+            tp.softplus(tp.from_numpy(a)).numpy(), np.logaddexp(0.0, a.astype(np.float64)), rtol=1e-6
+        )

@@ -7,7 +7,7 @@ import pytest
 
 import tensorplay as tp
 from tensorplay import Tensor, library
-from tensorplay.errors import ContractError, InvalidValueError, OpCheckError
+from tensorplay.errors import ArgumentError, ContractError, InvalidValueError, OpCheckError, RegistrationError
 from tensorplay.library import opcheck
 from tensorplay.verify import verify
 
@@ -124,3 +124,40 @@ def test_a_noisy_backward_of_a_nondeterministic_op_passes() -> None:
     assert report.passed, report.text()
     strict = op("strict", backward=lambda ctx, g: g * (2.0 + float(rng.uniform(-1e-3, 1e-3))))
     assert not verify(strict, (leaf(),), sweep=False).passed
+
+
+def divides(x: Tensor) -> Tensor:
+    raise ZeroDivisionError("by nothing")
+
+
+@pytest.mark.parametrize(
+    ("body", "args", "told"),
+    [
+        (divides, (leaf(),), "ZeroDivisionError: by nothing"),
+        (lambda x: x * 2.0, (3,), "must be Tensor, got int"),
+    ],
+)
+def test_what_the_op_raises_is_in_the_verdict(body, args, told: str) -> None:
+    """11: an op that takes none of the inputs says why."""
+    failing = op("failing", body, override=True)
+    with pytest.raises(OpCheckError, match=told):
+        opcheck(failing, args)
+    assert told in verify(failing, args).failures[0].detail
+    assert "no call was given" in verify(failing, []).failures[0].detail
+
+
+def test_names_of_tests_are_held_to_be_names() -> None:
+    """11."""
+    with pytest.raises(ArgumentError, match="argument 'test_utils' must be the name of a test or several"):
+        opcheck(op("names"), (leaf(),), test_utils=3)
+    assert opcheck(op("names", override=True), (leaf(),), test_utils=()) == {}
+
+
+def test_an_op_that_is_gone_is_told_in_one_way() -> None:
+    """U1."""
+    with library.Library("opcheck_gone", "DEF") as lib:
+        gone = lib.define("f(Tensor x) -> Tensor")
+    for check in (opcheck, verify):
+        with pytest.raises(RegistrationError, match="opcheck_gone::f was unregistered") as e:
+            check(gone, (leaf(),))
+        assert e.value.code == "TP1305"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -100,3 +101,50 @@ def test_a_batching_rule_is_held_against_a_loop(factor: float, axis: int | None,
         assert any(check.name == "batching rule against a loop" for check in report.values)
     else:
         assert "in_dims" in failed(report, "batching rule")
+
+
+SHARED: dict[str, Tensor] = {}
+
+
+def test_a_rule_that_reads_another_call_is_found() -> None:
+    """What setup_context leaves in a global is the newest call's."""
+
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        SHARED["x"] = ctx.x = inputs[0]
+
+    square = lambda x: x * x  # noqa: E731
+    wrong = differentiable("vmf::shared", lambda ctx, g: g * SHARED["x"] * 2.0, square, keep)
+    right = differentiable("vmf::own", lambda ctx, g: g * ctx.x * 2.0, square, keep)
+    x = (tp.tensor([1.0, 2.0, 3.0]),)
+    assert "keep what backward needs on ctx" in failed(verify(wrong, x), "gradient of its own call")
+    assert verify(right, x).passed
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def speechless(x: Tensor) -> Tensor:
+    raise Speechless
+
+
+def test_an_error_without_a_text_is_a_verdict_all_the_same() -> None:
+    detail = failed(verify(define("vmf::speechless", speechless), (tp.ones((2,)),)), "inputs")
+    assert "Speechless: (its text raises RuntimeError)" in detail
+
+
+def test_threads_that_verify_at_once_do_not_see_each_other() -> None:
+    """The state of the process that one of them uses is no fault of another one's op."""
+    op = differentiable("vmf::honest", lambda ctx, g: g * 3.0)
+    reports: list[Any] = []
+
+    def check() -> None:
+        reports.append(verify(op, (tp.tensor([[1.0, 2.0], [3.0, 4.0]]),)))
+
+    threads = [threading.Thread(target=check) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [report.passed for report in reports] == [True] * 4, [report.text() for report in reports]

@@ -50,7 +50,12 @@ def good(name: str) -> Any:
     return op
 
 
-def differentiable(name: str, backward: Callable[..., Any], body: Callable[..., Any] | None = None) -> Any:
+def differentiable(
+    name: str,
+    backward: Callable[..., Any],
+    body: Callable[..., Any] | None = None,
+    setup: Callable[..., None] | None = None,
+) -> Any:
     op = define(name, body or (lambda x: tp.mul(x, 3.0)))
-    op.register_autograd(backward)
+    op.register_autograd(backward, setup_context=setup)
     return op

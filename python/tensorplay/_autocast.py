@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tensorplay import _native
-from tensorplay._entries import Entries
+from tensorplay._native import Scope
 from tensorplay._native import dtype as DType
 from tensorplay._op import require_autocast_device
 from tensorplay.errors import AutogradError, DTypeError
+
+if TYPE_CHECKING:
+    from typing import Self
 
 __all__ = ["autocast"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class autocast:
+class autocast(Scope):
     """Ops with an autocast policy for `device_type` run in lower precision on this thread: a context and a decorator.
 
     Floating tensors of that device except float64 are converted, also in lists and keyword arguments; gradients come
@@ -28,25 +31,20 @@ class autocast:
     `enabled=False` it switches an outer autocast off.
     """
 
-    __slots__ = ("_dtype", "_enabled", "_entries", "device_type")
+    __slots__ = ("_dtype", "_enabled", "device_type")
+    device_type: str
+    _dtype: DType
+    _enabled: bool
 
-    def __init__(
-        self, device_type: str = "cpu", dtype: DType = _native.bfloat16, enabled: bool = True
-    ) -> None:
+    def __new__(cls, device_type: str = "cpu", dtype: DType = _native.bfloat16, enabled: bool = True) -> Self:
         require_autocast_device(device_type)
         if dtype not in (_native.bfloat16, _native.float16, _native.float32):
             raise DTypeError(f"autocast to {dtype!r}: use bfloat16, float16 or float32", code="TP3421")
+        switch, restore = _native.autocast_switch, _native.autocast_restore
+        to = dtype if enabled else None
+        self = super().__new__(cls, "autocast", AutogradError, "TP3316", restore, switch, device_type, to)
         self.device_type, self._dtype, self._enabled = device_type, dtype, bool(enabled)
-        # The words before each entry.
-        self._entries = Entries("autocast", AutogradError, "TP3316")
-
-    def __enter__(self) -> autocast:
-        word = _native.autocast_switch(self.device_type, self._dtype if self._enabled else None)
-        self._entries.push(word)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        _native.autocast_restore(self._entries.pop())
 
     def __call__(self, fn: F) -> F:
         @functools.wraps(fn)

@@ -12,17 +12,20 @@ import itertools
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from tensorplay import _batch_rules, _native
-from tensorplay._native import Function, Tensor
+from tensorplay._native import Function, HookHandle, Scope, Tensor
 from tensorplay._places import stack_level
 from tensorplay._record import record_of
 from tensorplay.errors import CaptureError, ContractError, InvalidValueError
 
-__all__ = ["Level", "VmapInfo", "active", "entered", "from_bottom", "peel", "to_bottom"]
+__all__ = ["Level", "VmapInfo", "active", "from_bottom", "inside", "peel", "to_bottom", "under"]
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _b = _native.builtins
 
@@ -45,8 +48,7 @@ class Level:
 
 
 class _Levels(threading.local):
-    def __init__(self) -> None:
-        self.stack: tuple[Level, ...] = ()
+    stack: tuple[Level, ...] = ()
 
 
 _levels = _Levels()
@@ -59,24 +61,25 @@ def active() -> tuple[Level, ...]:
     return _levels.stack
 
 
-@contextmanager
-def _under(stack: tuple[Level, ...]) -> Iterator[None]:
-    before = _levels.stack
-    _levels.stack = stack
-    _native.vmap_include(bool(stack))
-    try:
-        yield
-    finally:
-        _levels.stack = before
-        _native.vmap_include(bool(before))
+_enter = partial(_native.vmap_enter, _levels)
 
 
-@contextmanager
-def entered(size: int, randomness: str) -> Iterator[Level]:
-    """A new innermost level while it lasts."""
+class under(Scope):
+    """These levels, and no others, on this thread while it lasts."""
+
+    __slots__ = ("stack",)
+    stack: tuple[Level, ...]
+
+    def __new__(cls, stack: tuple[Level, ...]) -> Self:
+        self = super().__new__(cls, "vmap", CaptureError, "TP4022", _enter, _enter, stack)
+        self.stack = stack
+        return self
+
+
+def inside(size: int, randomness: str) -> tuple[Level, under]:
+    """A new innermost level, and what it is in force in."""
     level = Level(next(_numbers), size, randomness)
-    with _under((*_levels.stack, level)):
-        yield level
+    return level, under((*_levels.stack, level))
 
 
 def peel(x: Any, level: Level) -> tuple[Any, int | None]:
@@ -129,7 +132,7 @@ def _innermost(name: str, args: tuple[Any, ...]) -> tuple[Level, tuple[Level, ..
 def _batched_call(name: str, args: tuple[Any, ...]) -> Any:
     """Entry from the extension: one call in which some tensor is batched, or that is random."""
     level, outer = _innermost(name, args)
-    with _under(outer):
+    with under(outer):
         return _call_at(level, name, args)
 
 
@@ -137,7 +140,7 @@ def _batched_function(function: type[Function], args: tuple[Any, ...]) -> Any:
     """Entry from the extension: one call of a Function of whose arguments some are batched."""
     name = function.__name__
     level, outer = _innermost(name, args)
-    with _under(outer):
+    with under(outer):
         _refuse_empty(name, level)
         _announce(name, "is a Function and runs once per sample; an op with register_vmap can do better")
         runs = [function.apply(*[_sample(a, level, i) for a in args]) for i in range(level.size)]
@@ -165,6 +168,25 @@ def _of_samples(name: str, level: Level, results: list[Any], k: int) -> Any:
             notes=("results of one vmap have one structure: return a tensor, or use a loop",),
         )
     return results[-1]
+
+
+def _batched_hook(x: Tensor, hook: Callable[[Tensor], Any]) -> HookHandle:
+    """Entry from the extension: `hook` on the gradient of `x`, of which it sees one sample's."""
+    level, outer = _innermost("register_hook", (x,))
+    whole, axis, _ = cast(tuple[Tensor, int, int], _native.vmap_peel(x))
+
+    def of_batch(grad: Tensor) -> Any:
+        with under((*outer, level)):
+            found = hook(_native.vmap_wrap(grad, axis, level.number))
+        if not isinstance(found, Tensor):
+            return found
+        value, dim = peel(found, level)
+        with under(outer):
+            first = _batch_rules.with_batch(value, dim, level.size)
+            axes = [*range(1, axis + 1), 0, *range(axis + 1, first.ndim)]
+            return _b["permute_dims"](first, axes) if axis else first
+
+    return _native.register_hook(whole, of_batch)
 
 
 def _call_at(level: Level, name: str, args: tuple[Any, ...]) -> Any:
@@ -384,4 +406,4 @@ def _shape_of(value: Any) -> str:
     return f"{len(value)} values" if isinstance(value, (tuple, list)) else type(value).__name__
 
 
-_native.vmap_install(_batched_call, _batched_function)
+_native.vmap_install(_batched_call, _batched_function, _batched_hook)

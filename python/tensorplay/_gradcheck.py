@@ -13,6 +13,7 @@ from typing import Any
 from tensorplay import _arguments, _native
 from tensorplay._gradcheck_compare import Options, compare
 from tensorplay._native import Tensor
+from tensorplay._tree import flatten, unflatten
 from tensorplay.backends import base
 from tensorplay.errors import ArgumentError, GradcheckError
 
@@ -40,7 +41,8 @@ def gradcheck(
 ) -> bool:
     """Compares the gradients of `func` at `inputs` with central differences, element by element.
 
-    Inputs that require a gradient must be float64. Gradients are also asked for with cotangents that are expanded,
+    Inputs that require a gradient must be float64, in lists and dicts too, which are counted leaf by leaf. Each stands
+    for its own place: the same tensor given twice has two gradients, and what `func` reads besides has none. Gradients are also asked for with cotangents that are expanded,
     transposed and sliced, twice, and with some outputs left out (`check_undefined_grad`): a backward may neither read
     memory order nor change its answer nor need all gradients. `fast_mode` compares one random direction per pair of
     output and input; only where that fails is every element looked at.
@@ -49,11 +51,11 @@ def gradcheck(
     _require_backward(
         check_batched_grad, check_batched_forward_grad, check_forward_ad, check_backward_ad, masked
     )
-    values = _values("gradcheck", func, inputs)
+    flat, values = _flat("gradcheck", func, inputs)
     options = Options(
         eps, atol, rtol, nondet_tol, _name(func), check_undefined_grad, check_grad_dtypes, fast_mode
     )
-    return _verdict(func, values, options, raise_exception)
+    return _verdict(flat, values, options, raise_exception)
 
 
 def gradgradcheck(
@@ -80,8 +82,8 @@ def gradgradcheck(
     """
     base.require_package("numpy", "gradgradcheck")
     _require_backward(check_batched_grad, False, check_fwd_over_rev, check_rev_over_rev, masked)
-    values = _values("gradgradcheck", func, inputs)
-    outputs = _outputs(func, values)
+    flat, values = _flat("gradgradcheck", func, inputs)
+    outputs = _outputs(flat, values)
     if grad_outputs is None:
         cotangents = [_random(o.shape, seed) for seed, o in enumerate(outputs)]
         if gen_non_contig_grad_outputs:
@@ -93,7 +95,7 @@ def gradgradcheck(
 
     def gradient(*args: Any) -> tuple[Any, ...]:
         given, weights = args[:count], list(args[count:])
-        ends = _outputs(func, given)
+        ends = _outputs(flat, given)
         starts = [x for x in given if _differentiable(x)]
         found = _native.grad(ends, starts, list(weights), True, True, True)
         return tuple(g for g in found if g is not None)
@@ -105,12 +107,13 @@ def gradgradcheck(
     return _verdict(gradient, (*values, *cotangents), options, raise_exception)
 
 
-def _values(owner: str, func: Any, inputs: Any) -> tuple[Any, ...]:
+def _flat(owner: str, func: Any, inputs: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """`func` over the leaves of its inputs, and those leaves."""
     _arguments.function(owner, "func", func)
     wanted = "a Tensor, or a tuple of arguments"
-    return (
-        (inputs,) if isinstance(inputs, Tensor) else tuple(_arguments.items(owner, "inputs", inputs, wanted))
-    )
+    given = [inputs] if isinstance(inputs, Tensor) else _arguments.items(owner, "inputs", inputs, wanted)
+    leaves, structure = flatten(tuple(given))
+    return lambda *args: func(*unflatten(structure, list(args))), tuple(leaves)
 
 
 def _require_backward(
@@ -136,12 +139,17 @@ def _verdict(
     func: Callable[..., Any], inputs: tuple[Any, ...], options: Options, raise_exception: bool
 ) -> bool:
     try:
-        _check(func, inputs, options)
+        _check(func, tuple(_alone(x) for x in inputs), options)
     except GradcheckError:
         if raise_exception:
             raise
         return False
     return True
+
+
+def _alone(x: Any) -> Any:
+    """A leaf over the same memory that nothing else refers to: what is found for it is what this place adds."""
+    return x.detach().requires_grad_() if _differentiable(x) else x
 
 
 def _name(func: Callable[..., Any]) -> str:

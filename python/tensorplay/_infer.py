@@ -143,6 +143,11 @@ def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
                 f"in {_shown(fn)}",
                 code="TP1026",
             )
+        if not parameter.name.isascii():
+            raise SchemaError(
+                f"parameter {parameter.name!r}: the names of a schema are ASCII, in {_shown(fn)}",
+                code="TP1026",
+            )
     return list(signature.parameters.values())
 
 
@@ -286,7 +291,7 @@ def _type_of_default(parameter: inspect.Parameter) -> str:
 
 def _default_text(parameter: inspect.Parameter, kind: str) -> str:
     """A default as schema text; every value that is accepted reads back as the same value."""
-    value = parameter.default
+    value = _plain(parameter.default)
     fits: dict[type, str] = {
         bool: "bool Scalar",
         int: "SymInt float Scalar",
@@ -306,8 +311,13 @@ def _default_text(parameter: inspect.Parameter, kind: str) -> str:
                 "defaults are None, int, float, bool, str, dtype and device values of the parameter's type",
             ),
         )
-    if base == "float" and type(value) is int:
-        value = _as_float(value, parameter, kind)
+    if problem := _unheld(value, base):
+        raise SchemaError(
+            f"parameter {parameter.name!r} of type {kind} cannot have the default {value!r}: {problem}",
+            code="TP1030",
+        )
+    if base == "float":
+        value = float(value)
     if isinstance(value, float):
         return ("-inf" if value < 0 else "inf") if math.isinf(value) else repr(value)
     if isinstance(value, _native.dtype):
@@ -317,14 +327,33 @@ def _default_text(parameter: inspect.Parameter, kind: str) -> str:
     return repr(value)
 
 
-def _as_float(value: int, parameter: inspect.Parameter, kind: str) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise SchemaError(
-            f"parameter {parameter.name!r} of type {kind} cannot have the default {value!r}: no float is that large",
-            code="TP1030",
-        ) from None
+def _plain(value: Any) -> Any:
+    """A number or a string of a subclass (an enumeration's, NumPy's) as the plain one that a kernel gets."""
+    for base in (int, float, str):
+        if isinstance(value, base) and type(value) not in (base, bool):
+            return base.__str__(value) if base is str else base(value)
+    return value
+
+
+def _unheld(value: Any, base: str) -> str | None:
+    """Why a default of the right type cannot be written down."""
+    if type(value) is int and base == "float":
+        try:
+            float(value)
+        except OverflowError:
+            return "no float is that large"
+    elif type(value) is int and not -(2**63) <= value < 2**63:
+        return "it does not fit in 64 bits"
+    if isinstance(value, str):
+        try:
+            value.encode()
+            if base == "Device":
+                _native.device(value)
+        except UnicodeEncodeError:
+            return "it holds a lone surrogate, which is no character"
+        except ValueError:
+            return "there is no such device"
+    return None
 
 
 def _quoted(text: str) -> str:

@@ -34,33 +34,34 @@ def with_layout(
         values = list(args)
         for i, name, mutated in positions:
             if i < len(values):
-                values[i] = _contiguous(values[i], name, mutated)
+                values[i] = _contiguous(values[i], name, mutated, schema.name)
         for name in wanted & kwargs.keys():
-            kwargs[name] = _contiguous(kwargs[name], name, written[name])
+            kwargs[name] = _contiguous(kwargs[name], name, written[name], schema.name)
         return fn(*values, **kwargs)
 
     return kernel
 
 
-def _contiguous(value: Any, name: str, mutated: bool) -> Any:
+def _contiguous(value: Any, name: str, mutated: bool, op: str) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_contiguous(v, name, mutated) for v in value]
+        return [_contiguous(v, name, mutated, op) for v in value]
     if value is None or value.is_contiguous():
         return value
     if mutated:
         raise ArgumentError(
-            f"argument {name!r} must be contiguous, got strides {value.stride()}",
+            f"{op}: argument {name!r} must be contiguous, got strides {value.stride()}",
             code="TP1317",
+            op=op,
             notes=("the op writes to it, so that no copy can stand in: pass a contiguous tensor",),
         )
     return value.contiguous()
 
 
-def contiguous_gradients(backward: Callable[..., Any]) -> Callable[..., Any]:
+def contiguous_gradients(backward: Callable[..., Any], op: str) -> Callable[..., Any]:
     """The rule of an op that asked for contiguous arguments gets contiguous gradients too."""
 
     @functools.wraps(backward)
     def rule(ctx: Any, *grads: Any) -> Any:
-        return backward(ctx, *[_contiguous(g, "grad", False) for g in grads])
+        return backward(ctx, *[_contiguous(g, "grad", False, op) for g in grads])
 
     return rule

@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn, TypeVar, overload
 
 from tensorplay import _arguments, _definitions, _native, _waiting
 from tensorplay._native import CustomOpDef
@@ -20,6 +20,8 @@ from tensorplay._record import full_name, kernel_slot, require_library
 from tensorplay.errors import RegistrationError, SchemaError
 
 __all__ = ["Library", "impl"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _KINDS = ("DEF", "IMPL", "FRAGMENT")
 # The DEF library that holds a namespace. Its end takes the entry away, so that none is kept alive here.
@@ -82,6 +84,10 @@ class Library:
             stacklevel=stack_level(),
         )
 
+    def __reduce__(self) -> NoReturn:
+        # A copy would end what the library owns.
+        raise TypeError(f"a Library owns its registrations: {self!r} is neither copied nor pickled")
+
     def __enter__(self) -> Library:
         return self
 
@@ -108,8 +114,7 @@ class Library:
 
     def adopt(self, undo: Callable[[], None]) -> None:
         """Runs `undo` when the library ends; the last one adopted comes first."""
-        if not self._alive:
-            raise RegistrationError(f"the library of '{self.ns}' was destroyed", code="TP1332")
+        require_library("adopt", self)
         self._undo.append(undo)
 
     def define(
@@ -122,6 +127,8 @@ class Library:
         override: bool = False,
     ) -> CustomOpDef:
         """Defines an op: `"f(Tensor x) -> Tensor"`, with or without the namespace."""
+        require_library("Library.define", self)
+        _arguments.string("Library.define", "schema", schema, "the text of a schema")
         if self.kind == "IMPL":
             raise RegistrationError(
                 f"an IMPL library defines no ops: {self!r}", code="TP1333", notes=("use 'DEF' or 'FRAGMENT'",)
@@ -135,6 +142,30 @@ class Library:
         self._implemented = {key: place for key, place in self._implemented.items() if key[0] != name}
         return op
 
+    @overload
+    def impl(
+        self,
+        name: str | CustomOpDef,
+        fn: F,
+        dispatch_key: str = ...,
+        /,
+        *,
+        device_type: str | None = ...,
+        allow_override: bool = ...,
+        **kwargs: str,
+    ) -> F: ...
+    @overload
+    def impl(
+        self,
+        name: str | CustomOpDef,
+        fn: None = None,
+        dispatch_key: str = ...,
+        /,
+        *,
+        device_type: str | None = ...,
+        allow_override: bool = ...,
+        **kwargs: str,
+    ) -> Callable[[F], F]: ...
     def impl(
         self,
         name: str | CustomOpDef,
@@ -151,18 +182,17 @@ class Library:
         The device is given as `device_type="cpu"` or by the names that other frameworks use: "CPU", "CUDA", "Meta" (the
         fake rule) or "CompositeExplicitAutograd" (the default slot).
         """
-        if not self._alive:
-            raise RegistrationError(f"the library of '{self.ns}' was destroyed", code="TP1332")
+        require_library("Library.impl", self)
         key = device_type or kwargs.pop("dispatch_key", dispatch_key) or self.dispatch_key
         if kwargs:
             raise TypeError(f"impl() got an unexpected keyword argument {next(iter(kwargs))!r}")
         if fn is None:
             return lambda f: self.impl(name, f, key, allow_override=allow_override)
-        target = (
-            full_name(name)
-            if isinstance(name, CustomOpDef)
-            else self._qualified(name).removesuffix(".default")
-        )
+        if isinstance(name, CustomOpDef):
+            target = full_name(name)
+        else:
+            _arguments.string("Library.impl", "name", name, "an op or its name")
+            target = self._qualified(name).removesuffix(".default")
         if key.startswith("Autograd"):
             raise RegistrationError(
                 f"{target}: gradients are given by register_autograd, not by a kernel for {key!r}",

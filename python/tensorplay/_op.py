@@ -173,12 +173,23 @@ def kernel_parts(
     if not isinstance(name, str):
         raise ArgumentError(f"the name of a kernel is a string, got {type(name).__name__}", code="TP1322")
     check_accepts(fn, schema, names=False, what="the kernel", extra=("out",) if out else ())
+    if out:
+        _require_tensor_outputs(schema)
     if wanted != ("default",):
         require_device(schema)
     contiguous = [arg for arg, how in layouts(layout, schema).items() if how == "contiguous"]
     function = with_layout(fn, schema, op_layout)
     at = place_of(fn).provenance(name, executor)
     return [(slot, function, at, when, contiguous, out) for slot in wanted]
+
+
+def _require_tensor_outputs(schema: _native.Schema) -> None:
+    others = [r["type"] for r in schema.returns if "Tensor" not in r["type"]]
+    if others or not schema.returns:
+        what = f"returns {others[0]}" if others else "returns nothing"
+        raise RegistrationError(
+            f"{schema.name} {what}: a kernel with out=True fills tensors", code="TP1339", op=schema.name
+        )
 
 
 def _require_callable(fn: Any, what: str) -> None:
@@ -292,7 +303,7 @@ def register_autograd(
         )
     grads = tuple(f"grad{i}" for i in range(len(schema.returns))) if len(schema.returns) > 1 else ("grad",)
     check_binds(backward, schema, "backward", "ctx", *grads)
-    rule = contiguous_gradients(backward) if "contiguous" in record.layout.values() else backward
+    rule = contiguous_gradients(backward, target) if "contiguous" in record.layout.values() else backward
     if setup_context is None:
         registration = _native.register_autograd(target, rule)
     else:

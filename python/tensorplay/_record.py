@@ -6,6 +6,7 @@ registered for it (`_op`) and how it comes to be (`_definitions`).
 
 from __future__ import annotations
 
+import functools
 import weakref
 
 from tensorplay import _arguments, _native
@@ -258,9 +259,15 @@ def binds_as(function: Any, schema: _native.Schema) -> bool:
 
 
 def require_library(owner: str, lib: Any) -> None:
-    """Refuses what registrations cannot be tied to."""
-    if lib is not None and not (hasattr(lib, "adopt") and hasattr(lib, "alive")):
+    """Refuses what registrations cannot be tied to, before anything is registered."""
+    if lib is None:
+        return
+    if not (hasattr(lib, "adopt") and hasattr(lib, "alive")):
         _arguments.instance(owner, "lib", lib, (), "a Library")
+    if not lib.alive:
+        raise RegistrationError(
+            f"{owner}: the library of '{getattr(lib, 'ns', '?')}' was destroyed", code="TP1332"
+        )
 
 
 def check_accepts(
@@ -279,8 +286,8 @@ def check_accepts(
     any_positional = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters)
     by_keyword = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
-    problem = None
-    if len(given) < len(positional) and not any_positional:
+    problem = _deferred(fn)
+    if problem is None and len(given) < len(positional) and not any_positional:
         problem = f"it takes {len(given)} positional arguments, the schema has {len(positional)}"
     for parameter, name in zip(given, positional, strict=False):
         if names and parameter.name != name and problem is None:
@@ -301,6 +308,22 @@ def check_accepts(
         raise SchemaError(f"{what} {shown!r} does not fit {schema}: {problem}", code="TP1315")
 
 
+def _deferred(fn: Function) -> str | None:
+    """What is wrong with a function whose call only makes a coroutine or a generator."""
+    import inspect
+
+    plain = inspect.isroutine(fn) or isinstance(fn, functools.partial)
+    inner = fn if plain else type(fn).__call__
+    for kind, found in (
+        ("a coroutine", inspect.iscoroutinefunction),
+        ("a generator", inspect.isgeneratorfunction),
+        ("an asynchronous generator", inspect.isasyncgenfunction),
+    ):
+        if found(inner):
+            return f"a call of it makes {kind} and runs nothing"
+    return None
+
+
 def check_binds(
     fn: Function, schema: _native.Schema, what: str, *positional: str, keywords: tuple[str, ...] = ()
 ) -> None:
@@ -312,6 +335,8 @@ def check_binds(
     except (TypeError, ValueError):
         return  # as in `check_accepts`
     try:
+        if problem := _deferred(fn):
+            raise TypeError(problem)
         signature.bind(*positional, **dict.fromkeys(keywords))
     except TypeError as error:
         shown = getattr(fn, "__name__", type(fn).__name__)

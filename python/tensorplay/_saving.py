@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensorplay import _arguments, _native
-from tensorplay._entries import Entries
+from tensorplay._batching import active, under
 from tensorplay._native import Context as FunctionContext
-from tensorplay._native import Function, Tensor, is_grad_enabled
+from tensorplay._native import Function, Scope, Tensor, is_grad_enabled
 from tensorplay._tree import flatten
-from tensorplay.errors import AutogradError, ContractError
+from tensorplay.errors import AutogradError, ContractError, InvalidValueError
+
+if TYPE_CHECKING:
+    from typing import Self
 
 __all__ = ["checkpoint", "once_differentiable", "saved_tensors_hooks"]
 
@@ -22,41 +26,36 @@ _set = _native.set_grad_enabled
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class saved_tensors_hooks:
+class saved_tensors_hooks(Scope):
     """While entered, on this thread, every tensor that is saved for backward goes through `pack_hook(tensor)`.
 
     What that returns is kept instead, and `unpack_hook(packed)` must make the tensor from it when backward asks; both
     run with grad mode off. The innermost hooks count. Of an output of the op `pack_hook` gets a detached tensor.
     """
 
-    def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
-        self._mode, self._hooks = _native.SavedTensorsMode(pack_hook, unpack_hook), (pack_hook, unpack_hook)
-        self._entries = Entries("saved_tensors_hooks", AutogradError, "TP3316")
+    _hooks: tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
 
-    def __enter__(self) -> None:
-        self._mode.enter()
-        self._entries.push(None)
-
-    def __exit__(self, *_: object) -> None:
-        self._entries.pop()
-        self._mode.leave()
+    def __new__(cls, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> Self:
+        mode = _native.SavedTensorsMode(pack_hook, unpack_hook)
+        name, leave = "saved_tensors_hooks", _native.SavedTensorsMode.leave
+        self = super().__new__(cls, name, AutogradError, "TP3316", leave, mode.enter)
+        self._hooks = (pack_hook, unpack_hook)
+        return self
 
     def __repr__(self) -> str:
         names = (getattr(hook, "__qualname__", None) or repr(hook) for hook in self._hooks)
         return f"saved_tensors_hooks({', '.join(names)})"
 
 
-class _hooks(saved_tensors_hooks):
-    """Hooks that are told what recorded calls read besides: `read(tensor)`."""
+def _scope(leave: Callable[[Any], Any], enter: Callable[..., Any], *args: Any) -> Scope:
+    return Scope("a checkpoint", AutogradError, "TP3316", leave, enter, *args)
 
-    def __init__(
-        self,
-        pack_hook: Callable[[Tensor], Any],
-        unpack_hook: Callable[[Any], Tensor],
-        read: Callable[[Tensor], None],
-    ) -> None:
-        super().__init__(pack_hook, unpack_hook)
-        self._mode = _native.SavedTensorsMode(pack_hook, unpack_hook, read)
+
+def _hooks(
+    pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor], read: Callable[[Tensor], None]
+) -> Scope:
+    """Hooks that are told what recorded calls read besides: `read(tensor)`."""
+    return _scope(_native.SavedTensorsMode.leave, _native.SavedTensorsMode(pack, unpack, read).enter)
 
 
 class _Segment:
@@ -69,6 +68,8 @@ class _Segment:
         # wrote to a tensor that the function closes over.
         self.reads: list[int] = []
         self.random: _native.RandomDraws | None = None
+        # What was in force when it ran first: backward runs under other contexts, or outside of any.
+        self.autocast, self.levels = _native.autocast_word(), active()
         self.specs: list[tuple[Any, Any]] = []
         self.again: dict[int, Tensor] = {}
 
@@ -106,16 +107,16 @@ class _Segment:
             found.append(t)
             return t
 
-        if self.random is not None:
-            self.random.replay()
-        before = _set(True)
-        try:
-            with _hooks(keep, _same, note):
-                self.fn(*self.args, **self.kwargs)
-        finally:
-            _set(before)
-            if self.random is not None:
-                self.random.leave()
+        draws = self.random
+        restore = _native.autocast_restore
+        with (
+            _scope(draws.leave, draws.replay) if draws is not None else nullcontext(),
+            _scope(_set, _set, True),
+            _scope(restore, restore, self.autocast),
+            under(self.levels),
+            _hooks(keep, _same, note),
+        ):
+            self.fn(*self.args, **self.kwargs)
         specs = [(t.shape, t.dtype) for t in found]
         if specs != self.specs:
             raise ContractError(
@@ -139,15 +140,29 @@ def _same(t: Tensor) -> Tensor:
     return t
 
 
-def checkpoint(fn: Callable[..., Any], *args: Any, preserve_rng_state: bool = True, **kwargs: Any) -> Any:
+def checkpoint(
+    fn: Callable[..., Any],
+    *args: Any,
+    preserve_rng_state: bool = True,
+    use_reentrant: bool = False,
+    **kwargs: Any,
+) -> Any:
     """`fn(*args, **kwargs)`, which keeps nothing for backward but its arguments: backward runs `fn` again.
 
-    Gradients reach the arguments and whatever `fn` reads, of any order. `fn` must do the same each time; with
-    `preserve_rng_state` it draws the same random numbers, whatever other threads draw, and the sequence of the process
-    goes on as if it had run once. ContractError when it saves other tensors the second time, AutogradError when an
-    argument, or another tensor that its recorded calls read, was written to in between.
+    Gradients reach the arguments and whatever `fn` reads, of any order. `fn` must do the same each time. It runs again
+    under the autocast and inside of the vmaps that it ran in first; with `preserve_rng_state` it draws the same random
+    numbers, whatever other threads draw, and the sequence of the process goes on as if it had run once.
+    `use_reentrant=False` says what holds anyway; True, PyTorch's older way, is an InvalidValueError. ContractError when
+    `fn` saves other tensors the second time, AutogradError when an argument, or another tensor that its recorded calls
+    read, was written to in between.
     """
     _arguments.function("checkpoint", "fn", fn)
+    if use_reentrant:
+        raise InvalidValueError(
+            "checkpoint has no reentrant way",
+            code="TP3324",
+            notes=("leave use_reentrant out, or pass False: gradients are the same",),
+        )
     # What a captured region keeps for its backward is decided when it is split, and random draws are ops of it.
     if not is_grad_enabled() or _native.is_capturing():
         return fn(*args, **kwargs)
@@ -155,12 +170,9 @@ def checkpoint(fn: Callable[..., Any], *args: Any, preserve_rng_state: bool = Tr
     with _hooks(segment.pack, segment.unpack, segment.read):
         if not preserve_rng_state:
             return fn(*args, **kwargs)
-        segment.random = _native.RandomDraws()
-        segment.random.record()
-        try:
+        draws = segment.random = _native.RandomDraws()
+        with _scope(draws.leave, draws.record):
             return fn(*args, **kwargs)
-        finally:
-            segment.random.leave()
 
 
 class _Once(Function):
@@ -184,11 +196,9 @@ def once_differentiable(backward: F) -> F:
 
     @functools.wraps(backward)
     def once(ctx: Any, *grads: Any) -> Any:
-        recorded = _set(False)
-        try:
+        recorded = is_grad_enabled()
+        with _scope(_set, _set, False):
             result = backward(ctx, *grads)
-        finally:
-            _set(recorded)
         if not recorded:
             return result
         given = [t for g in (*grads, *ctx.saved_tensors) for t in (g if isinstance(g, list) else [g])]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from tensorplay import _batch_rules, _native
-from tensorplay._batching import Level, entered, peel
+from tensorplay._batching import Level, inside, peel
 from tensorplay._native import Tensor
 from tensorplay._tree import broadcast, flatten, unflatten
 from tensorplay.errors import InvalidValueError, ShapeError
@@ -51,7 +51,8 @@ def vmap(
     def batched(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = flatten(args)
         dims = _in_dims(in_dims, structure, leaves, len(args))
-        with entered(_batch_size(leaves, dims), randomness) as level:
+        level, scope = inside(_batch_size(leaves, dims), randomness)
+        with scope:
             given = [
                 leaf if dim is None else _native.vmap_wrap(leaf, dim, level.number)
                 for leaf, dim in zip(leaves, dims, strict=True)

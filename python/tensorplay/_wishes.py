@@ -9,8 +9,7 @@ import threading
 import warnings
 
 from tensorplay import _native
-from tensorplay._entries import Entries
-from tensorplay._native import CustomOpDef
+from tensorplay._native import CustomOpDef, Entries, Scope
 from tensorplay._places import stack_level
 from tensorplay._record import full_name, slots
 from tensorplay.errors import RegistrationError
@@ -18,6 +17,7 @@ from tensorplay.errors import RegistrationError
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Self
 
 __all__ = ["debug_checks", "prefer", "set_kernel_enabled", "switches"]
 
@@ -78,18 +78,17 @@ def set_kernel_enabled(
     return KernelSwitch(full_name(op), slots(device_type), enabled)
 
 
-class Preference:
+class Preference(Scope):
     """Puts one kernel in front for this thread while it is entered."""
 
-    def __init__(self, target: str, kernel: str) -> None:
+    _target: str
+    _kernel: str
+
+    def __new__(cls, target: str, kernel: str) -> Self:
+        push, pop = _native.push_preference, _native.pop_preference
+        self = super().__new__(cls, "prefer", RegistrationError, "TP1337", pop, push, target, kernel)
         self._target, self._kernel = target, kernel
-        self._entries = Entries("prefer", RegistrationError, "TP1337")
-
-    def __enter__(self) -> None:
-        self._entries.push(_native.push_preference(self._target, self._kernel))
-
-    def __exit__(self, *_: object) -> None:
-        _native.pop_preference(self._entries.pop())
+        return self
 
     def __repr__(self) -> str:
         return f"<kernel {self._kernel!r} of {self._target} first>"
@@ -108,20 +107,12 @@ def prefer(op: str | CustomOpDef, name: str) -> Preference:
     return Preference(target, name)
 
 
-class DebugChecks:
+class DebugChecks(Scope):
     """Checks around every kernel that is not built in, on this thread, while it is entered."""
 
-    def __init__(self) -> None:
-        self._entries = Entries("debug_checks", RegistrationError, "TP1337")
-
-    def __enter__(self) -> DebugChecks:
-        _native.push_debug()
-        self._entries.push(None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._entries.pop()
-        _native.pop_debug()
+    def __new__(cls) -> Self:
+        push, pop = _native.push_debug, _native.pop_debug
+        return super().__new__(cls, "debug_checks", RegistrationError, "TP1337", pop, push)
 
     def __repr__(self) -> str:
         return "debug_checks()"

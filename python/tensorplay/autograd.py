@@ -18,9 +18,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from tensorplay import _arguments, _native
-from tensorplay._entries import Entries
 from tensorplay._native import Context as FunctionContext
-from tensorplay._native import Function, Tensor, is_grad_enabled
+from tensorplay._native import Entries, Function, Scope, Tensor, is_grad_enabled
 from tensorplay.errors import ArgumentError, AutogradError, InvalidValueError
 
 __all__ = [
@@ -43,6 +42,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from tensorplay._gradcheck import gradcheck, gradgradcheck
     from tensorplay._saving import checkpoint, once_differentiable, saved_tensors_hooks
     from tensorplay.errors import GradcheckError
@@ -69,24 +70,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 _set = _native.set_grad_enabled
 
 
-class _GradMode:
+class _GradMode(Scope):
     """A grad mode as a context manager and as a decorator. It belongs to the thread; one object may be entered again.
 
     Coroutines of one thread share it: no `await` inside of a `with` block.
     """
 
-    __slots__ = ("_entries", "_mode")
+    __slots__ = ("_mode",)
+    _mode: bool
 
-    def __init__(self, mode: bool) -> None:
+    def __new__(cls, mode: bool) -> Self:
+        self = super().__new__(cls, "a grad mode", AutogradError, "TP3316", _set, _set, mode)
         self._mode = mode
-        # The modes before each entry.
-        self._entries = Entries("a grad mode", AutogradError, "TP3316")
-
-    def __enter__(self) -> None:
-        self._entries.push(_set(self._mode))
-
-    def __exit__(self, *_: object) -> None:
-        _set(self._entries.pop())
+        return self
 
     def __call__(self, fn: F) -> F:
         return _under(self._mode, fn)
@@ -107,13 +103,12 @@ def _under(mode: bool, fn: F) -> F:
     if inspect.isgeneratorfunction(fn):
         return cast(F, _generator_under(mode, fn))
 
+    scope = _GradMode(mode)
+
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        before = _set(mode)
-        try:
+        with scope:
             return fn(*args, **kwargs)
-        finally:
-            _set(before)
 
     return cast(F, call)
 
@@ -121,18 +116,18 @@ def _under(mode: bool, fn: F) -> F:
 def _generator_under(
     mode: bool, fn: Callable[..., Generator[Any, Any, Any]]
 ) -> Callable[..., Generator[Any, Any, Any]]:
+    scope = _GradMode(mode)
+
     @functools.wraps(fn)
     def steps(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         inner = fn(*args, **kwargs)
         advance: Callable[..., Any] = functools.partial(next, inner)
         while True:
-            before = _set(mode)
             try:
-                value = advance()
+                with scope:
+                    value = advance()
             except StopIteration as stop:
                 return stop.value
-            finally:
-                _set(before)
             try:
                 sent = yield value
             except GeneratorExit:
@@ -169,17 +164,21 @@ class set_grad_enabled(_GradMode):
 
     __slots__ = ("_before", "_thread")
 
-    def __init__(self, mode: bool) -> None:
-        super().__init__(bool(mode))
-        self._before = _set(bool(mode))
-        self._thread: int | None = get_ident()
+    _before: bool
+    _thread: int | None
 
-    def __enter__(self) -> None:
+    def __new__(cls, mode: bool) -> Self:
+        self = super().__new__(cls, bool(mode))
+        self._before, self._thread = _set(bool(mode)), get_ident()
+        return self
+
+    def __enter__(self) -> Self:
         before = _set(self._mode)
         # The first entry on the thread of the call takes back what that did.
         if self._thread == get_ident():
             before, self._thread = self._before, None
-        self._entries.push(before)
+        self.push(before)
+        return self
 
     def __call__(self, fn: F) -> F:
         _set(self._before)
@@ -189,23 +188,20 @@ class set_grad_enabled(_GradMode):
         return f"set_grad_enabled({self._mode})"
 
 
-class detect_anomaly:
+class detect_anomaly(Scope):
     """While entered, on this thread, whatever fails in a backward pass names the line of the call that was recorded.
 
     With `check_nan` the first NaN of a backward pass is such a failure.
     """
 
-    def __init__(self, check_nan: bool = True) -> None:
-        self._check_nan = _arguments.boolean("detect_anomaly", "check_nan", check_nan)
-        self._entries = Entries("detect_anomaly", AutogradError, "TP3316")
+    _check_nan: bool
 
-    def __enter__(self) -> None:
-        mode = _native.AnomalyMode()
-        mode.enter(self._check_nan)
-        self._entries.push(mode)
-
-    def __exit__(self, *_: object) -> None:
-        self._entries.pop().leave()
+    def __new__(cls, check_nan: bool = True) -> Self:
+        nan = _arguments.boolean("detect_anomaly", "check_nan", check_nan)
+        mode = _native.AnomalyMode
+        self = super().__new__(cls, "detect_anomaly", AutogradError, "TP3316", mode.leave, mode.entered, nan)
+        self._check_nan = nan
+        return self
 
     def __repr__(self) -> str:
         return f"detect_anomaly(check_nan={self._check_nan})"

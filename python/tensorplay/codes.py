@@ -297,6 +297,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1336", "The op is not of the library's namespace.", "use a library of that namespace"),
     ("TP1337", "A context was left where it had not been entered.", "enter and leave it on one thread"),
     ("TP1338", "An overload has the name of an attribute of op objects.", "choose another name"),
+    ("TP1339", "A kernel with out=True, for an op without Tensor outputs.", "leave out=True out"),
     # kernels, arithmetic, writes
     ("TP1401", "The op has no kernel for this device.", "register one, or move the tensors"),
     ("TP1402", "Kernels exist, and none takes this call.", "the notes say why each was passed over"),

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from tensorplay import _arguments, _native
 from tensorplay._batching import Level, active, from_bottom, peel, to_bottom
-from tensorplay._native import Tensor
+from tensorplay._native import Scope, Tensor
 from tensorplay._tree import Structure, flatten, unflatten
 from tensorplay._vmap import vmap
 from tensorplay.errors import ArgumentError, AutogradError
@@ -187,14 +187,10 @@ def _block(rows: list[list[Tensor]], j: int, output: Tensor, x: Tensor) -> Tenso
 # ---- one run of a function under differentiation ----
 
 
-class _Recording:
+def _recording() -> Scope:
     """Grad mode on while it lasts, on this thread."""
-
-    def __enter__(self) -> None:
-        self._before = _native.set_grad_enabled(True)
-
-    def __exit__(self, *_: object) -> None:
-        _native.set_grad_enabled(self._before)
+    switch = _native.set_grad_enabled
+    return Scope("a transform", AutogradError, "TP3316", switch, switch, True)
 
 
 class _Run:
@@ -217,7 +213,7 @@ class _Run:
             leaves, nest = flatten(args[n])
             self.inputs += [_differentiable(what, leaf, f"argument {n}") for leaf in leaves]
             self._nests.append(nest)
-        with _Recording():
+        with _recording():
             plain = [to_bottom(x, self.levels) for x in self.inputs]
             self.starts = [_start(x) for x in plain]
             if self.starts and not _b["alias"](self.starts[0]).requires_grad:
@@ -276,7 +272,7 @@ class _Run:
         found: list[Tensor | None] = [None] * len(self.starts)
         if roots:
             wanted = _native.is_grad_enabled() and (self.tracked or any(w.requires_grad for w in weights))
-            with _Recording():
+            with _recording():
                 found = _native.grad(roots, self.starts, weights, True, wanted, True)
         zeros = _b["zeros_like"]
         plain = [zeros(x) if g is None else g for g, x in zip(found, self.starts, strict=True)]
@@ -334,7 +330,7 @@ def _differentiable(what: str, x: Any, where: str) -> Tensor:
 
 def _numbers(argnums: ArgNums, args: tuple[Any, ...], what: str) -> tuple[int, ...]:
     """Positions of the differentiated arguments, from 0."""
-    given = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    given = tuple(argnums) if isinstance(argnums, Sequence) else (argnums,)
     wrong = [n for n in given if not isinstance(n, int) or not -len(args) <= n < len(args)]
     if wrong or not given:
         raise ArgumentError(

@@ -22,6 +22,9 @@ class _Namespace:
         setattr(self, name, found)
         return found
 
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return _space, (self.__name__,)
+
     def __dir__(self) -> list[str]:
         names = (name.split("::")[1].split(".")[0] for name in _native.list_ops(self.__name__))
         return sorted(set(names))
@@ -49,6 +52,12 @@ def _forget(name: str) -> None:
     found = globals().get(space)
     if isinstance(found, _Namespace):
         vars(found).pop(local.split(".")[0], None)
+
+
+def _space(name: str) -> _Namespace:
+    """The namespace of that name: what a pickle of it reads."""
+    found: _Namespace = getattr(_sys.modules[__name__], name)
+    return found
 
 
 def __getattr__(name: str) -> _Namespace:

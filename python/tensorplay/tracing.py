@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 from tensorplay import _native
-from tensorplay._entries import Entries
+from tensorplay._native import Entries
 from tensorplay.errors import RegistrationError
 from tensorplay.outcome import CallEvent, render_table
 

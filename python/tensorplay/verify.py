@@ -6,12 +6,14 @@ users expect. The module itself can be called, so that ``tensorplay.verify(op)``
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import types
 from collections.abc import Sequence
 from typing import Any
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay._verify.batches import check_batches
 from tensorplay._verify.compiled import check_compiled
 from tensorplay._verify.executor_checks import check_executors, check_required
@@ -23,6 +25,7 @@ from tensorplay._verify.isolate import check_fresh, check_protected
 from tensorplay._verify.report import Check, Tally, VerifyReport
 from tensorplay._verify.subject import Subject, subjects
 from tensorplay._verify.values import (
+    REFUSED,
     Accepted,
     Options,
     check_case,
@@ -35,6 +38,19 @@ from tensorplay.backends import base
 from tensorplay.errors import ArgumentError, InvalidValueError, OpCheckError, RegistrationError
 
 __all__ = ["Check", "VerifyReport", "opcheck", "verify"]
+
+
+# State of the process is watched (random numbers, containers, free memory): one thread at a time looks.
+_turn = threading.RLock()
+
+
+def _fresh_turn() -> None:
+    """In a forked child nobody is at it."""
+    global _turn
+    _turn = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_fresh_turn)
 
 
 def verify(
@@ -77,18 +93,26 @@ def verify(
     options = Options(rtol, atol, sweep, required, seed)
     found = subjects(op_or_fn)
     if not found:
-        raise ArgumentError(f"{op_or_fn!r} has no overload defined", code="TP1305")
-    columns: tuple[list[Check], list[Check], list[Check]] = ([], [], [])
-    for subject in found:
-        if len(found) > 1 and inputs is not None and not _binds(subject, inputs, kwargs or {}):
-            continue
-        prefix = f"{subject.full}: " if len(found) > 1 else ""
-        for column, checks in zip(columns, _verify_one(subject, inputs, kwargs or {}, options), strict=True):
-            column.extend(Check(prefix + c.name, c.verdict, c.detail, c.location) for c in checks)
-    if not any(columns):
-        columns[0].append(_unbound(found, inputs, kwargs or {}))
+        raise _unregistered(op_or_fn)
+    with _turn:
+        columns = _verify_all(found, inputs, kwargs or {}, options)
     name = found[0].name if len(found) == 1 else str(found[0].full).partition(".")[0]
     return VerifyReport(name, seed, *columns)
+
+
+def _verify_all(
+    found: list[Subject], inputs: Any, kwargs: dict[str, Any], options: Options
+) -> tuple[list[Check], list[Check], list[Check]]:
+    columns: tuple[list[Check], list[Check], list[Check]] = ([], [], [])
+    for subject in found:
+        if len(found) > 1 and inputs is not None and not _binds(subject, inputs, kwargs):
+            continue
+        prefix = f"{subject.full}: " if len(found) > 1 else ""
+        for column, checks in zip(columns, _verify_one(subject, inputs, kwargs, options), strict=True):
+            column.extend(Check(prefix + c.name, c.verdict, c.detail, c.location) for c in checks)
+    if not any(columns):
+        columns[0].append(_unbound(found, inputs, kwargs))
+    return columns
 
 
 def _binds(subject: Subject, inputs: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]) -> bool:
@@ -164,11 +188,9 @@ def _tell_inputs(accepted: list[Accepted], cases: list[Case], values: Tally, sub
         given = sum(item.case.given for item in accepted)
         values.ok("inputs", f"{len(accepted)} of {len(cases)} cases accepted, {given} of them given")
         return bool(accepted)
-    values.fail(
-        "inputs",
-        f"the default kernel refuses all of {len(cases)} cases: pass inputs it takes",
-        subject.location,
-    )
+    told = next((c.detail for c in values.checks() if c.verdict == "skip"), "").removeprefix(REFUSED)
+    what = f"the default kernel refuses all of {len(cases)} cases ({told})" if cases else "no call was given"
+    values.fail("inputs", f"{what}: pass inputs it takes", subject.location)
     return False
 
 
@@ -203,6 +225,7 @@ _TESTS = {
         "gradient against",
         "gradient in",
         "gradient is registered",
+        "gradient of its own",
         "second gradient",
     ),
 }
@@ -236,7 +259,9 @@ def opcheck(
     if (rtol is None) != (atol is None):
         given = "rtol" if atol is None else "atol"
         raise InvalidValueError(f"opcheck got {given} alone: give rtol and atol, or neither", code="TP3905")
-    wanted = [test_utils] if isinstance(test_utils, str) else list(test_utils or _DEFAULT)
+    one = isinstance(test_utils, str)
+    tests = (test_utils,) if one else _DEFAULT if test_utils is None else test_utils
+    wanted = _arguments.items("opcheck", "test_utils", tests, "the name of a test or several")
     if unknown := [name for name in wanted if name not in _TESTS]:
         raise ArgumentError(f"no test named {unknown[0]!r}; known are {', '.join(_TESTS)}", code="TP3904")
     report = verify(subject, tuple(args), kwargs, rtol=rtol, atol=atol, sweep=False)
@@ -249,6 +274,11 @@ def opcheck(
     return results
 
 
+def _unregistered(op: Any) -> RegistrationError:
+    name = getattr(op, "name", repr(op))
+    return RegistrationError(f"{name} was unregistered", code="TP1305", op=name)
+
+
 def _one_op(op: Any) -> Any:
     """`op` where it stands for one overload that is defined; an error that says what it is instead."""
     target = op if isinstance(op, str) else getattr(op, "name", None)
@@ -256,7 +286,7 @@ def _one_op(op: Any) -> Any:
         raise InvalidValueError(f"opcheck needs an op; none is named {target!r}", code="TP3902")
     found = subjects(op) if callable(op) or isinstance(op, str) else []
     if not found and isinstance(op, _native.CustomOpDef):
-        raise RegistrationError(f"{target} was unregistered", code="TP1305", op=target)
+        raise _unregistered(op)
     if not found or not found[0].is_op:
         raise InvalidValueError(
             f"opcheck needs an op, got {type(op).__name__}",

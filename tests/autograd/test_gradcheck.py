@@ -241,3 +241,47 @@ def test_builtin_functions_have_their_op_s_name() -> None:
     with pytest.raises(GradcheckError, match=r"^\[TP3310\] tp::floor: no input"):
         gradcheck(tp.floor, tp.tensor([1.5], dtype=tp.float64))
     assert issubclass(GradcheckError, tp.errors.GradcheckError)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_each_place_of_an_input_has_its_own_gradient(fast: bool) -> None:
+    """11, i18: one tensor in two places, in a closure too, or beside a view of itself, is no wrong gradient."""
+    x = tp.tensor([1.0, 2.0], dtype=tp.float64, requires_grad=True)
+    version = x._version
+    for check in (gradcheck, gradgradcheck):
+        assert check(lambda a, b: a * b * b, (x, x), fast_mode=fast)
+        assert check(lambda a: a * a * x, (x,), fast_mode=fast)
+        assert check(lambda a, b: a * b * b, (x, x[:]), fast_mode=fast)
+        assert check(lambda a, b: a * b * b, (x, x * 1.0), fast_mode=fast)
+    assert (x.tolist(), x._version, x.grad) == ([1.0, 2.0], version, None)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_inputs_in_lists_and_dicts_are_checked(ns: str, fast: bool) -> None:
+    """11, 6.5: a wrong gradient for an item of a list is found; None and numbers stay where they are."""
+    f = library.custom_op(
+        f"{ns}::f",
+        lambda a, b, xs, k: a * xs[0] * k + xs[1],
+        mutates_args=(),
+        schema="(Tensor a, Tensor? b, Tensor[] xs, float k) -> Tensor",
+    )
+
+    def register(factor: float) -> None:
+        def setup(ctx, inputs, output) -> None:
+            ctx.save_for_backward(inputs[0], inputs[2][0])
+            ctx.k = inputs[3]
+
+        def backward(ctx, g):
+            a, first = ctx.saved_tensors
+            return g * first * ctx.k, None, [g * a * ctx.k, g * factor], None
+
+        f.register_autograd(backward, setup_context=setup)
+
+    a, b, c = (tp.tensor([v, v + 1.0], dtype=tp.float64, requires_grad=True) for v in (1.0, 3.0, 5.0))
+    register(1.0)
+    assert gradcheck(f, (a, None, [b, c], 2.0), fast_mode=fast)
+    assert gradgradcheck(f, (a, None, [b, c], 2.0), fast_mode=fast)
+    assert gradcheck(lambda nest: nest["x"] * nest["y"][0], ({"x": a, "y": (b, 3)},), fast_mode=fast)
+    register(0.5)
+    with pytest.raises(GradcheckError, match="input 3 is wrong"):
+        gradcheck(f, (a, None, [b, c], 2.0), fast_mode=fast)

@@ -72,6 +72,26 @@ assert_type(tp.func.value_and_grad(loss)(x, 2.0), tuple[tp.Tensor, tp.Tensor])
 assert_type(func.vmap(loss, in_dims=(0, None))(x, 2.0), tp.Tensor)
 compiled = tp.compile(loss, backend="tvm")
 assert_type(compiled(x, 2.0), tp.Tensor)
+
+
+@scaled.register_kernel("cpu", name="other", when=lambda x, k=1.0: k > 3)
+def other(x: tp.Tensor, k: float = 1.0) -> tp.Tensor:
+    return x * k
+
+
+@scaled.register_fake()
+def shape(x: tp.Tensor, k: float = 1.0) -> tp.Tensor:
+    return tp.empty_like(x)
+
+
+@library.Library("user_more", "DEF").impl("later", device_type="cpu")
+def later(x: tp.Tensor) -> tp.Tensor:
+    return x * 1
+
+
+assert_type(other(x, 2.0), tp.Tensor)
+assert_type(shape(x), tp.Tensor)
+assert_type(later(x), tp.Tensor)
 op: library.CustomOpDef = library.get_op("user::scaled")
 with tp.no_grad(), tp.trace() as events:
     names = [event.op for event in events], op.name

@@ -216,3 +216,28 @@ def test_an_op_with_effects_says_so_in_a_report(ns: str) -> None:
     assert region.reason is not None
     if tp.backends.capabilities()["tvm"].available:
         assert f"{ns}::draws.default: it has effects (random); 'tvm' takes pure" in region.reason.message
+
+
+@pytest.mark.parametrize(
+    "kind", [list[int], list[float], list[bool], list[int | float], list[Tensor], list[Tensor | None]]
+)
+@pytest.mark.parametrize("optional", [False, True])
+def test_a_generator_is_told_to_become_a_list(ns: str, kind: Any, optional: bool) -> None:
+    """U4: for every kind of list."""
+
+    def f(x: Tensor, many) -> Tensor:
+        return x * 1
+
+    f.__annotations__["many"] = kind | None if optional else kind
+    op = library.custom_op(f"{ns}::f", f, mutates_args=())
+    with pytest.raises(ArgumentError, match=r"argument 'many' must be list.*, got generator") as e:
+        op(X, (i for i in range(2)))
+    assert "a generator is consumed by reading it: pass list(...)" in e.value.__notes__
+
+
+def test_half_a_character_is_told_from_a_text(ns: str) -> None:
+    """3.8: it is a str, and still none that an op can be given."""
+    op = library.custom_op(f"{ns}::f", lambda s: X * len(s), mutates_args=(), schema="(str s) -> Tensor")
+    with pytest.raises(ArgumentError, match="argument 's' must be str") as e:
+        op("a\ud800")
+    assert "it holds a lone surrogate, which is no character" in e.value.__notes__

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 import tensorplay as tp
@@ -174,6 +177,52 @@ def test_recursion_ends_as_an_error(ns: str) -> None:
         call(tp.ones([1]), 10**6)
 
 
+DEEP = """
+import sys, threading
+import tensorplay as tp
+from tensorplay import library
+sys.setrecursionlimit(10**6)
+x = tp.ones([2])
+
+f = library.custom_op("deep::f", lambda x: tp.ops.deep.f(x), mutates_args=())
+g = library.custom_op("deep::g", lambda x: x * 1, mutates_args=())
+g.register_kernel("cpu", lambda x: x * 2, when=lambda x: tp.ops.deep.g(x) is not None)
+h = library.custom_op("deep::h", lambda x: x * 1, mutates_args=())
+class F(tp.autograd.Function):
+    forward = staticmethod(lambda ctx, x: x * 1)
+    backward = staticmethod(lambda ctx, grad: again(F.apply, grad))
+def again(fn, grad):
+    with tp.autograd.enable_grad():
+        fn(grad.detach().clone().requires_grad_()).sum().backward()
+h.register_autograd(lambda ctx, grad: again(tp.ops.deep.h, grad))
+
+def ends(fn, *args):
+    try:
+        fn(*args)
+    except RecursionError as e:
+        return "the stack of this thread is used up" in str(e)
+
+def all_end():
+    leaf = x.clone().requires_grad_()
+    found.append([ends(f, x), ends(g, x), ends(h(leaf).sum().backward), ends(F.apply(leaf).sum().backward)])
+    found.append((f.name, tp.is_grad_enabled(), (x * 2).tolist()))
+
+found = []
+all_end()
+threading.stack_size(1 << 20)
+thread = threading.Thread(target=all_end)
+thread.start()
+thread.join()
+assert found == [[True] * 4, ("deep::f", True, [2.0, 2.0])] * 2, found
+"""
+
+
+def test_a_stack_that_runs_out_ends_as_an_error() -> None:
+    """3.12: also where the limit of the interpreter is higher than the stack is deep."""
+    done = subprocess.run([sys.executable, "-c", DEEP], capture_output=True, text=True)
+    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
+
+
 def test_declared_mutation_moves_the_version(ns: str) -> None:
     def fill(x: Tensor, others: list[Tensor]) -> None:
         x.numpy()[...] = 5.0
@@ -271,7 +320,7 @@ def test_layout_contiguous_is_provided_or_refused(ns: str) -> None:
         x.fill_(1.0)
 
     into = op(f"{ns}::write", write, mutates_args=("x",), layout={"x": "contiguous"})
-    with pytest.raises(ArgumentError, match="argument 'x' must be contiguous, got strides"):
+    with pytest.raises(ArgumentError, match=rf"{ns}::\w+: argument 'x' must be contiguous, got strides"):
         into(tp.zeros([2, 3]).T)
     with pytest.raises(ValueError, match="layout names 'y'"):
         op(f"{ns}::bad", f, layout={"y": "contiguous"})

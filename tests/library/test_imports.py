@@ -159,3 +159,62 @@ def test_a_plugged_in_backend() -> None:
     assert "mine" in backends.names()
     with pytest.raises(ValueError, match="is taken"):
         backends.register("tvm", Mine())
+
+
+AGAIN = """
+import sys
+import tensorplay as tp
+x = tp.ones((2,))
+modules = {name: m for name, m in sys.modules.items() if name.split(".")[0] == "tensorplay"}
+for name in modules:
+    del sys.modules[name]
+try:
+    import tensorplay
+except ImportError as e:
+    assert "it can be loaded once" in str(e) and e.name == "tensorplay._native", e
+else:
+    raise AssertionError("the extension was loaded twice")
+sys.modules.update(modules)
+import tensorplay
+assert tensorplay is tp and (x + 1).tolist() == [2.0, 2.0]
+"""
+
+ELSEWHERE = """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+import tensorplay as tp
+other = interpreters.create()
+try:
+    told = interpreters.run_string(other, "import tensorplay")
+except interpreters.RunFailedError as e:
+    told = e
+# With a lock of its own an interpreter is refused by Python itself.
+assert any(
+    text in str(told)
+    for text in ("is loaded in another interpreter of this process", "does not support loading in subinterpreters")
+), told
+interpreters.destroy(other)
+assert tp.ones((2,)).tolist() == [1.0, 1.0]
+"""
+
+
+def test_loading_the_extension_a_second_time_is_refused_in_words() -> None:
+    """K3: after its modules were taken out of sys.modules."""
+    run(AGAIN)
+
+
+def test_a_second_interpreter_is_refused_in_words() -> None:
+    """K3: the state of the extension is the process's."""
+    run(ELSEWHERE)
+
+
+def test_namespaces_of_ops_are_copied_and_pickled_by_name() -> None:
+    """9."""
+    import copy
+    import pickle
+
+    space = tp.ops.tp
+    assert pickle.loads(pickle.dumps(space)) is space
+    assert copy.deepcopy({"ops": space})["ops"] is space

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import math
@@ -9,6 +10,7 @@ import typing
 from collections.abc import Sequence
 from typing import List, Optional  # noqa: UP035  (the old spelling is under test)
 
+import numpy as np
 import pytest
 
 import tensorplay as tp
@@ -374,13 +376,13 @@ def test_defaults_that_are_large_or_no_text() -> None:
     assert schema(large) == "(Tensor x, float k=1e+30) -> Tensor"
     with pytest.raises(SchemaError, match="no float is that large"):
         schema(larger)
-    for call in (
-        lambda: library.custom_op("never::f", broken, mutates_args=()),
-        lambda: library.Schema.parse("a::f(str k='\ud800') -> Tensor"),
+    for code, call in (
+        ("TP1030", lambda: library.custom_op("never::f", broken, mutates_args=())),
+        ("TP1001", lambda: library.Schema.parse("a::f(str k='\ud800') -> Tensor")),
     ):
         with pytest.raises(SchemaError, match="lone surrogate") as e:
             call()
-        assert e.value.code == "TP1001"
+        assert e.value.code == code
 
 
 @pytest.mark.parametrize("wrong", [None, 42])
@@ -428,3 +430,52 @@ def test_mutates_args_is_required() -> None:
         library.custom_op("never::defined", lambda x: x)
     assert not library.has_op("never::defined")
     assert issubclass(ArgumentError, TypeError)
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+class Mode(str, enum.Enum):  # noqa: UP042  (the older form is under test)
+    FAST = "fast"
+
+
+def test_defaults_of_a_subclass_are_the_plain_value(ns: str) -> None:
+    """2.7: members of an enumeration and NumPy's float; the kernel gets the number or the text."""
+    seen = []
+
+    def f(x: Tensor, n: int = Level.HIGH, s: str = Mode.FAST, r: float = np.float64(0.5)) -> Tensor:
+        seen.append((n, s, r))
+        return x * 1
+
+    op = library.custom_op(f"{ns}::f", f, mutates_args=())
+    assert str(op.schema) == f'{ns}::f(Tensor x, SymInt n=3, str s="fast", float r=0.5) -> Tensor'
+    op(tp.ones([1]))
+    assert [type(v) for v in seen[0]] == [int, str, float]
+    assert seen == [(3, "fast", 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "why"),
+    [
+        (int, 2**63, "does not fit in 64 bits"),
+        (int | float, -(2**63) - 1, "does not fit in 64 bits"),
+        (tp.device, "gpu", "no such device"),
+        (str, "\udfff", "lone surrogate"),
+    ],
+)
+def test_a_default_that_no_schema_holds_names_its_parameter(annotation, default, why: str) -> None:
+    """2.7: refused by infer_schema itself, not by who reads the text it gave."""
+
+    def f(x, where=default): ...
+
+    f.__annotations__["where"] = annotation
+    with pytest.raises(SchemaError, match=f"parameter 'where'.*{why}") as e:
+        schema(f)
+    assert e.value.code == "TP1030"
+
+
+def test_a_parameter_outside_ascii_is_named() -> None:
+    """1.2, 2.5: Python allows the name, a schema does not."""
+    with pytest.raises(SchemaError, match="parameter 'größe': the names of a schema are ASCII"):
+        schema(lambda größe: größe)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
 import warnings
 
 import pytest
@@ -201,3 +204,41 @@ def test_a_call_without_a_kernel_leaves_an_event(ns: str) -> None:
     assert event.marker.executor == "none"
     assert [(name, reason.kind) for name, reason in event.rejected] == [("default", "Predicate")]
     assert issubclass(CapabilityError, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        lambda ns, lib: lib.define("late(Tensor x) -> Tensor"),
+        lambda ns, lib: library.define(f"{ns}::late", "(Tensor x) -> Tensor", lib=lib),
+        lambda ns, lib: lib.impl("f", times(9.0), "CPU"),
+        lambda ns, lib: library.impl(f"{ns}::f", "cpu", times(9.0), lib=lib),
+        lambda ns, lib: library.register_kernel(f"{ns}::f", "cpu", times(9.0), lib=lib),
+        lambda ns, lib: library.register_fake(f"{ns}::f", tp.empty_like, lib=lib),
+        lambda ns, lib: library.register_autograd(f"{ns}::f", lambda ctx, g: g, lib=lib),
+        lambda ns, lib: library.register_vmap(f"{ns}::f", lambda info, dims, x: (x, dims[0]), lib=lib),
+    ],
+)
+def test_a_library_that_ended_registers_nothing(ns: str, late) -> None:
+    """9: what it is given afterwards is refused before anything of it is in force."""
+    op = library.custom_op(f"{ns}::f", times(2.0), mutates_args=())
+    lib = library.Library(ns, "FRAGMENT")
+    lib._destroy()
+    with pytest.raises(RegistrationError, match="was destroyed") as e:
+        late(ns, lib)
+    assert e.value.code == "TP1332"
+    assert library.list_ops(ns) == [f"{ns}::f"]
+    assert op(X).tolist() == [2.0, 2.0]
+    assert [op.to_dict()[rule]["kind"] for rule in ("fake", "autograd")] == ["missing", "missing"]
+
+
+def test_a_library_is_neither_copied_nor_pickled(ns: str) -> None:
+    """9: the end of a copy would end the ops of the library."""
+    lib = library.Library(ns, "FRAGMENT")
+    op = lib.define("f(Tensor x) -> Tensor")
+    lib.impl("f", times(2.0), "CPU")
+    for twice in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="neither copied nor pickled"):
+            twice(lib)
+    gc.collect()
+    assert op(X).tolist() == [2.0, 2.0]

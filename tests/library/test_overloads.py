@@ -127,3 +127,15 @@ def test_a_misspelt_op_gets_a_hint(ns: str) -> None:
     with pytest.raises(RuntimeError) as e:
         library.get_op("tp::mull")
     assert e.value.__notes__ == ["did you mean 'tp::mul'?"]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_overload_without_omitted_defaults_comes_first(ns: str, turned: bool) -> None:
+    """9: among equals the one that leaves nothing to a default, whatever the order of definition."""
+    signatures = {
+        "two": "(Tensor x, int a=1, int b=2)",
+        "one": "(Tensor x, int a=1)",
+        "none": "(Tensor x)",
+    }
+    call = overloads(ns, **dict(reversed(signatures.items()) if turned else signatures))
+    assert [call(X), call(X, 1), call(X, 1, 2), call(X, b=2)] == ["none", "one", "two", "two"]

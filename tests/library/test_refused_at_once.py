@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 tp = pytest.importorskip("tensorplay", reason="the extension is not built")
 
 from tensorplay import library
-from tensorplay.errors import ArgumentError, SchemaError
+from tensorplay.errors import ArgumentError, RegistrationError, SchemaError
 
 
 def op_of(ns: str, schema: str = "(Tensor x) -> Tensor") -> Any:
@@ -114,3 +115,50 @@ def test_without_numpy_what_needs_it_says_so() -> None:
     """K2: our error with a code, in place of a bare "No module named 'numpy'"."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_NUMPY], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+async def coroutine(x, k=1):
+    return x
+
+
+def generator(x, k=1):
+    yield x
+
+
+async def both(x, k=1):
+    yield x
+
+
+class Callable_:
+    async def __call__(self, x, k=1):
+        return x
+
+
+@pytest.mark.parametrize("fn", [coroutine, generator, both, Callable_(), functools.partial(coroutine, k=2)])
+def test_a_function_whose_call_runs_nothing_is_refused(ns: str, fn: Any) -> None:
+    """3.7, 4.1: a coroutine as a predicate would be true for every call."""
+    op = library.custom_op(f"{ns}::g", lambda x: x * 2, mutates_args=())
+    for register in (
+        lambda: library.custom_op(f"{ns}::f", fn, mutates_args=(), schema="(Tensor x) -> Tensor"),
+        lambda: op.register_kernel("cpu", fn),
+        lambda: op.register_kernel("cpu", lambda x: x * 3, name="k", when=fn),
+        lambda: op.register_fake(fn),
+        lambda: op.register_autograd(fn),
+    ):
+        with pytest.raises(SchemaError, match="runs nothing") as e:
+            register()
+        assert e.value.code == "TP1315"
+    assert op(tp.ones((1,))).tolist() == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("schema", "what"),
+    [("(Tensor x) -> int", "returns int"), ("(Tensor(a!) x) -> ()", "returns nothing")],
+)
+def test_a_kernel_that_has_nothing_to_fill_is_refused(ns: str, schema: str, what: str) -> None:
+    """Issue: out=True is for ops whose outputs are tensors."""
+    op = library.define(f"{ns}::f", schema)
+    with pytest.raises(RegistrationError, match=f"{what}: a kernel with out=True fills tensors") as e:
+        op.register_kernel("cpu", lambda x, out: None, out=True)
+    assert (e.value.code, e.value.op) == ("TP1339", f"{ns}::f")
+    assert not op.kernels

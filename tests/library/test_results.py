@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 
 import tensorplay as tp
@@ -283,3 +284,24 @@ def test_a_kernel_may_fill_outputs_made_for_it(ns: str) -> None:
         one(X)
     with pytest.raises(ValueError, match="does not take the keyword-only argument 'out'"):
         one.register_kernel("cpu", lambda x: x * 2, out=True)
+
+
+@pytest.mark.parametrize("value", [np.bool_(True), True, tp.tensor(True)])
+def test_a_bool_of_numpy_is_a_bool(ns: str, value) -> None:
+    """3.7: as NumPy's integers and floats are numbers; `(x.numpy() > 0).all()` is one."""
+    one = returning(f"{ns}::one", lambda x: value, "(Tensor x) -> bool")
+    assert one(X) is True
+    several = returning(f"{ns}::several", lambda x: [value, False], "(Tensor x) -> bool[]")
+    assert several(X) == [True, False]
+    with pytest.raises(ContractError, match="output 0 must be bool, the kernel returned int"):
+        returning(f"{ns}::number", lambda x: np.int64(1), "(Tensor x) -> bool")(X)
+
+
+def test_a_fake_kernel_that_returns_its_input_is_told_how(ns: str) -> None:
+    """F5: the advice is for a fake kernel, which has nothing to clone."""
+    f = returning(f"{ns}::f", lambda x: x * 2)
+    for fake in (lambda x: x, lambda x: x[:]):
+        f.register_fake(fake)
+        with pytest.raises(ContractError, match=r"\(the fake kernel returned it\)") as e:
+            tp.graph.capture(f, X)
+        assert e.value.__notes__[0] == "return new tensors without data: empty_like(x)"

@@ -383,6 +383,11 @@ pub(crate) fn reaches_host(t: &Tensor) -> bool {
 /// Sets or clears the gradient kept for `t`.
 pub fn set_grad(t: &Tensor, grad: Option<Tensor>) -> Result<()> {
     if let Some(g) = &grad {
+        if g.same(t) {
+            return Err(
+                Error::autograd("TP3014", "a tensor cannot be its own gradient").note("assign a clone()")
+            );
+        }
         if g.sizes() != t.sizes() || g.dtype() != t.dtype() || g.device() != t.device() {
             let message = format!("a gradient must be like its tensor: {t:?}, got {g:?}");
             return Err(Error::autograd("TP3014", message));

@@ -1,6 +1,7 @@
 //! Which outputs of a foreign kernel share memory with what. Storages are compared by identity; memory that belongs
 //! to somebody else (NumPy, DLPack) by its addresses, for two storages may be made over one buffer.
 
+use crate::check::FAKE_KERNEL;
 use crate::error::{Error, Result};
 use crate::kernel::Call;
 use crate::value::{Arg, Rets, Value};
@@ -219,18 +220,21 @@ fn shared(call: &Call<'_>, with: &Entry<'_>, out: &Entry<'_>, who: &str) -> Erro
     let is_argument = matches!(with.place, Place::Arg(..));
     let how = if is_same && is_argument { "is" } else { "shares memory with" };
     let (output, other) = (text(call, out.place), text(call, with.place));
-    let message = format!("{output} {how} {other}, but the schema declares a new tensor");
+    let is_fake = who == FAKE_KERNEL;
+    let by = if is_fake { format!(" ({who} returned it)") } else { String::new() };
+    let message = format!("{output} {how} {other}, but the schema declares a new tensor{by}");
     let mut e = Error::contract("TP3203", message).with_op(call.op.name());
     let written =
         matches!(with.place, Place::Arg(k, _) if call.def.params.all.get(k).is_some_and(|p| p.written));
     e = e.note(match (is_argument, written) {
+        _ if is_fake => "return new tensors without data: empty_like(x)",
         (false, _) => "return a copy (clone()) of one of the two",
         (true, true) => "the op writes to it already: return nothing for it, or a copy (clone())",
         (true, false) => {
             "return a copy (clone()) instead, or write to the argument, declare it in mutates_args and return nothing"
         }
     });
-    if is_argument && !is_same {
+    if is_argument && !is_same && !is_fake {
         e = e.note("a view is taken outside of the op: slice, reshape or detach what the call returns");
     }
     e.note(format!("outputs may be fed to other ops freely: the rule is about what {who} returns"))

@@ -74,7 +74,10 @@ fn bump_mutated(call: &Call<'_>) {
     }
 }
 
-/// Count, types and aliasing of what a foreign kernel returned; `who` is "the kernel" or "the fake kernel".
+/// What messages call a fake rule.
+pub(crate) const FAKE_KERNEL: &str = "the fake kernel";
+
+/// Count, types and aliasing of what a foreign kernel returned; `who` is "the kernel" or `FAKE_KERNEL`.
 #[inline]
 pub fn check_outputs(call: &Call<'_>, rets: &Rets, who: &'static str) -> Result<()> {
     let declared = call.def.schema.returns();

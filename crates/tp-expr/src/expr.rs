@@ -24,6 +24,8 @@ pub(crate) type NodeId = u16;
 pub(crate) enum Func {
     Prim(Prim),
     Cast(DType),
+    /// Ints and bools to the default float dtype; a float stays what it is.
+    Float,
     Copysign,
     Signbit,
 }

@@ -71,6 +71,7 @@ const UNARY: &[&str] = &[
     "x << 1",
     "x >> 2",
     "cast_bool(x)",
+    "-abs(cast_float(x))",
     "cast(x, uint8)",
     "cast(x, int8)",
     "cast(x, int16)",

@@ -188,13 +188,16 @@ fn autocast_switch(py: Python<'_>, device: &str, dtype: Option<DTypeArg>) -> PyR
     })
 }
 
-/// Sets this thread's autocast to what a word from `autocast_switch` says.
+/// Sets this thread's autocast to what a word says; returns the one before.
 #[pyfunction]
-fn autocast_restore(word: u32) -> PyResult<()> {
-    guarded(|| {
-        state::set_autocast(word);
-        Ok(())
-    })
+fn autocast_restore(word: u32) -> PyResult<u32> {
+    guarded(|| Ok(state::set_autocast(word)))
+}
+
+/// What is in force on this thread, for `autocast_restore`.
+#[pyfunction]
+fn autocast_word() -> PyResult<u32> {
+    guarded(|| Ok(state::autocast()))
 }
 
 /// The dtype that this thread casts to on a device, None while that is off.
@@ -207,5 +210,6 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(autocast_policy, m)?)?;
     m.add_function(wrap_pyfunction!(autocast_switch, m)?)?;
     m.add_function(wrap_pyfunction!(autocast_restore, m)?)?;
+    m.add_function(wrap_pyfunction!(autocast_word, m)?)?;
     m.add_function(wrap_pyfunction!(autocast_dtype, m)?)
 }

@@ -34,6 +34,7 @@ impl StorageOwner for Batch {
 
 static RULES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static FUNCTIONS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static HOOKS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// Makes the Vmap key batch. Called once, at start-up.
 pub fn install() {
@@ -72,16 +73,34 @@ fn batch(call: &Call<'_>, objects: *const Obj, rets: &mut Rets) -> Result<()> {
     })
 }
 
-/// The function `(op name, arguments) -> results` that calls on batched tensors go to, and `(class, arguments) -> results`
-/// for those of a Function; the first ones stay.
+/// The function `(op name, arguments) -> results` that calls on batched tensors go to, `(class, arguments) -> results`
+/// for those of a Function, and `(tensor, hook) -> handle` for hooks; the first ones stay.
 #[pyfunction]
-fn vmap_install(py: Python<'_>, rules: Py<PyAny>, functions: Py<PyAny>) -> PyResult<()> {
+fn vmap_install(py: Python<'_>, rules: Py<PyAny>, functions: Py<PyAny>, hooks: Py<PyAny>) -> PyResult<()> {
     guarded(|| {
         // A second import of the rules' module installs the same ones again.
         let _ = RULES.set(py, rules);
         let _ = FUNCTIONS.set(py, functions);
+        let _ = HOOKS.set(py, hooks);
         Ok(())
     })
+}
+
+/// A hook on the gradient of a batched tensor; the handle of the one on the batch.
+#[cold]
+pub fn hook<'py>(py: Python<'py>, t: &Tensor, hook: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let Some(hooks) = HOOKS.get(py) else {
+        return Err(Error::internal("TP9012", "no batching rules are installed")).py(py);
+    };
+    Ok(hooks.call1(py, (wrap(py, t.clone())?, hook))?.into_bound(py))
+}
+
+/// The error of asking for gradients of single samples on the tape, which holds whole batches.
+#[cold]
+pub fn no_leaf() -> Error {
+    Error::autograd("TP3416", "requires_grad of a batched tensor cannot be switched on inside of vmap").note(
+        "differentiate the function with tensorplay.func.grad there, or require the gradient outside of vmap",
+    )
 }
 
 /// A call of the Function `class`, of whose arguments some are batched.
@@ -142,10 +161,16 @@ fn vmap_peel<'py>(
     })
 }
 
-/// Sends every call of this thread through the batching rules, or only those on batched tensors.
+/// Makes `stack` the levels of this thread, kept as `levels.stack`, and returns those before. While there are any,
+/// every call of the thread goes through the batching rules; else those on batched tensors alone.
 #[pyfunction]
-fn vmap_include(on: bool) -> PyResult<bool> {
-    guarded(|| Ok(state::set_included(DispatchKey::Vmap, on)))
+fn vmap_enter<'py>(levels: &Bound<'py, PyAny>, stack: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+    guarded(|| {
+        let before = levels.getattr("stack")?;
+        levels.setattr("stack", stack)?;
+        state::set_included(DispatchKey::Vmap, !stack.is_empty());
+        Ok(before)
+    })
 }
 
 /// The error of reading a value that differs from sample to sample.
@@ -159,5 +184,5 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(vmap_install, m)?)?;
     m.add_function(wrap_pyfunction!(vmap_wrap, m)?)?;
     m.add_function(wrap_pyfunction!(vmap_peel, m)?)?;
-    m.add_function(wrap_pyfunction!(vmap_include, m)?)
+    m.add_function(wrap_pyfunction!(vmap_enter, m)?)
 }

@@ -97,6 +97,11 @@ impl PyGraph {
         guarded(|| Ok(self.graph.to_dot()))
     }
 
+    /// A picture of the graph, complete in itself.
+    fn svg(&self) -> PyResult<String> {
+        guarded(|| Ok(self.graph.svg()))
+    }
+
     fn table(&self) -> PyResult<String> {
         guarded(|| Ok(self.graph.table()))
     }

@@ -16,6 +16,7 @@ mod ops;
 mod registration;
 mod report;
 mod schema;
+mod scope;
 mod symint;
 mod tensor;
 mod types;
@@ -45,6 +46,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        claim(m.py())?;
         start(m.py())?;
         m.add("__version__", env!("CARGO_PKG_VERSION"))?;
         types::install_dtypes(m)?;
@@ -69,10 +71,34 @@ mod _native {
         symint::register(m)?;
         compile::register(m)?;
         modes::register(m)?;
+        scope::register(m)?;
         batch::register(m)?;
         autocast::register(m)?;
         hot::nest::register(m)?;
         ops::install_builtins(m)
+    }
+
+    /// The state of the extension is the process's: one interpreter makes it, once. Types made again would be strangers
+    /// to the tensors and the errors that are there.
+    fn claim(py: Python<'_>) -> PyResult<()> {
+        use std::sync::atomic::{AtomicI64, Ordering};
+        static OWNER: AtomicI64 = AtomicI64::new(-1);
+        // SAFETY: lock held.
+        let this = unsafe { pyo3::ffi::PyInterpreterState_GetID(pyo3::ffi::PyInterpreterState_Get()) };
+        let text = match OWNER.compare_exchange(-1, this, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return Ok(()),
+            Err(owner) if owner == this => {
+                "tensorplay was loaded before in this process and taken out of sys.modules since: it can be loaded \
+                 once; put the modules back, or start a new process"
+            }
+            Err(_) => {
+                "tensorplay is loaded in another interpreter of this process: one interpreter can have it; use \
+                 threads, or start a new process"
+            }
+        };
+        let error = pyo3::exceptions::PyImportError::new_err(text);
+        error.value(py).setattr("name", "tensorplay._native")?;
+        Err(error)
     }
 
     /// Layers first, then the built-in ops: tables are computed with the layers in place.

@@ -432,9 +432,9 @@ pub fn push_debug(py: Python<'_>) -> PyResult<()> {
     })
 }
 
-/// Leaves one context of debug mode.
+/// Leaves one context of debug mode. `_before` is what `push_debug` returned: nothing.
 #[pyfunction]
-pub fn pop_debug() -> PyResult<()> {
+pub fn pop_debug(_before: &Bound<'_, PyAny>) -> PyResult<()> {
     guarded(|| {
         state::pop_debug();
         Ok(())

@@ -321,6 +321,9 @@ pub fn readable(t: &Tensor, code: &'static str, what: &str, by: &str, instead: &
     if !is_unread(t) {
         return Ok(());
     }
+    if t.is_batched() {
+        return Err(crate::batch::no_value());
+    }
     Err(tp_graph::capture::watch::refused(unread(code, what, by, instead)))
 }
 

@@ -193,6 +193,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP3321", "gradgradcheck: a gradient is cut off the tape.", "make backward of recorded ops"),
     ("TP3322", "gradcheck: backward needs the gradients of all outputs.", "take None where there is none"),
     ("TP3323", "gradcheck: a mode of checking that does not exist here.", "leave the option at its default"),
+    ("TP3324", "A reentrant checkpoint was asked for.", "leave use_reentrant out, or pass False"),
 )
 
 _F = """
@@ -465,4 +466,5 @@ tp.autograd.gradcheck(f, (tp.ones((2,), dtype=tp.float64).requires_grad_(),))
 x = tp.ones((2,), dtype=tp.float64).requires_grad_()
 tp.autograd.gradcheck(tp.exp, (x,), check_forward_ad=True)
 """,
+    "TP3324": "tp.autograd.checkpoint(tp.exp, tp.ones((2,)).requires_grad_(), use_reentrant=True)",
 }

@@ -23,6 +23,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
         "differentiate outside of the op",
     ),
     ("TP3415", "jvp: a backward rule is cut off the tape.", "make backward of recorded ops"),
+    ("TP3416", "requires_grad of a batched tensor was switched on.", "use tp.func.grad inside of vmap"),
     ("TP3420", "No autocast for this device.", "use 'cpu' or 'cuda'"),
     ("TP3421", "A dtype that autocast cannot cast to.", "use bfloat16, float16 or float32"),
     ("TP4021", "A value was read that differs from sample to sample.", "use where() instead of if"),
@@ -60,6 +61,7 @@ f = tp.library.custom_op("ex3415::f", lambda x: x * 3.0, mutates_args=())
 f.register_autograd(lambda ctx, grad: grad.detach() * 3.0)
 tp.func.jvp(f, (tp.ones((2,)),), (tp.ones((2,)),))
 """,
+    "TP3416": "tp.func.vmap(lambda x: x.requires_grad_())(tp.ones((2,)))",
     "TP3420": 'tp.autocast("meta")',
     "TP3421": 'tp.autocast("cpu", dtype=tp.float64)',
     "TP4021": "tp.func.vmap(lambda x: x if x > 0 else -x)(tp.ones((2,)))",

@@ -17,7 +17,7 @@ from tensorplay._verify.recorded import Recorded, cotangents, differentiable, re
 from tensorplay._verify.report import Tally
 from tensorplay._verify.second import check_second
 from tensorplay._verify.subject import Subject
-from tensorplay._verify.transforms import changed, put_zero
+from tensorplay._verify.transforms import changed, put_other, put_zero
 from tensorplay._verify.values import Accepted, refusal, replay
 
 __all__ = ["check_gradients"]
@@ -144,6 +144,7 @@ def _check_case(subject: Subject, case: Case, seed: int, tally: Tally) -> None:
     if not _check_types(subject, recorded, found, where, tally):
         return
     _check_repeat(subject, recorded, given, found, before, where, tally)
+    _check_own_call(subject, exact, recorded, given, found, tally)
     _check_layouts(subject, recorded, seed, where, tally)
     _check_numeric(subject, exact, recorded, given, found, tally)
     _check_own_dtype(subject, case, recorded, found, seed, tally)
@@ -233,6 +234,38 @@ def _check_repeat(
     tally.ok(
         name, "inputs, gradients given, and a second backward compared bit by bit", location=subject.location
     )
+
+
+def _check_own_call(
+    subject: Subject, case: Case, recorded: Recorded, given: list[Any], found: list[Any], tally: Tally
+) -> None:
+    """What backward needs is kept by the call itself: another call before the backward changes nothing."""
+    if not subject.repeatable:
+        return
+    name = "gradient of its own call"
+    label = f"{case.label}, other contents"
+    other = case.map(label, lambda r: changed(r, put_other, "with_other_contents"))
+    try:
+        kept = record(subject, other)
+    except Exception as error:
+        tally.skip(name, f"other contents are refused: {refusal(error)}", subject.location)
+        return
+    detail = ""
+    try:
+        again = recorded.gradients(given)
+    except Exception as error:
+        detail = f"raised {refusal(error)}"
+    else:
+        pairs = zip(recorded.inputs, again, found, strict=True)
+        differ = [n for (n, _), a, b in pairs if not snapshot(a).same_bits(snapshot(b))]
+        detail = f"gave another gradient of {', '.join(differ)}" if differ else ""
+    del kept
+    if detail:
+        fix = "keep what backward needs on ctx"
+        text = f"a backward after another call {detail}: {fix}"
+        tally.fail(name, f"{text}\n{replay(subject, case)}", subject.location)
+    else:
+        tally.ok(name, "equal after a call with other contents", location=subject.location)
 
 
 def _check_layouts(subject: Subject, recorded: Recorded, seed: int, where: str, tally: Tally) -> None:

@@ -54,9 +54,16 @@ class Accepted:
     covered: bool = True
 
 
+# What is said of a case that is skipped, before the error.
+REFUSED = "the default kernel refuses them: "
+
+
 def refusal(error: BaseException) -> str:
     """One line about an error, without its notes."""
-    text = str(error).strip().splitlines()
+    try:
+        text = str(error).strip().splitlines()
+    except Exception as broken:
+        text = [f"(its text raises {type(broken).__name__})"]
     return f"{type(error).__name__}: {text[0] if text else ''}".strip()
 
 
@@ -75,7 +82,7 @@ def check_case(subject: Subject, case: Case, options: Options, tally: Tally) -> 
                 "outputs fit the schema", f"{refusal(run.error)}\n{replay(subject, case)}", subject.location
             )
         else:
-            tally.skip(f"inputs: {case.label}", f"the default kernel refuses them: {refusal(run.error)}")
+            tally.skip(f"inputs: {case.label}", REFUSED + refusal(run.error))
         return None
     subject.learn_effects(run)
     tally.ok("outputs fit the schema", location=subject.location)

@@ -4,7 +4,7 @@
 use crate::tape::{Kept, Leaf, NodeRef};
 use crate::{meta, ops};
 use tp_dispatch::{Arg, Result, state};
-use tp_tensor::layout::same_dims;
+use tp_tensor::layout::{overlaps, same_dims};
 use tp_tensor::{DType, Tensor, keybits};
 
 /// Adds `grad` to what a slot holds.
@@ -159,4 +159,5 @@ fn can_write(old: &Tensor, grad: &Tensor) -> bool {
         && !grad.is_fake()
         && !old.storage().is_readonly()
         && same_kind(old, grad)
+        && (old.is_contiguous() || !overlaps(old.sizes(), old.strides()))
 }

@@ -187,8 +187,7 @@ fn root(i: usize, t: &Tensor, gradient: Option<&Tensor>) -> Result<(NodeRef, u32
     }
     let (node, nr) = meta::gradient_edge(t)?;
     let grad = match gradient {
-        Some(g) if g.sizes() != t.sizes() => return Err(check::wrong_shape(g, t.sizes(), &output_name(i))),
-        Some(g) => check::fit(g.clone(), t.sizes(), t.dtype(), || output_name(i))?,
+        Some(g) => check::replacing(g.clone(), t, || output_name(i))?,
         None => implicit(t, i)?,
     };
     Ok((node, nr, grad))

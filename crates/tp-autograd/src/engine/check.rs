@@ -4,25 +4,44 @@
 
 use crate::ops;
 use crate::rule::{BackwardCtx, Gradients};
-use crate::tape::{Node, NodeRef, Spec};
+use crate::tape::{Node, NodeRef};
 use tp_dispatch::{Error, Result, debug, state};
 use tp_tensor::layout::same_dims;
 use tp_tensor::symbols::{self, Relation};
-use tp_tensor::{DType, Dim, Tensor};
+use tp_tensor::{DType, Device, Dim, Tensor};
 
 /// A gradient for a tensor of `sizes` and `dtype`.
 #[inline]
-pub(super) fn fit(grad: Tensor, sizes: &[i64], dtype: DType, who: impl FnOnce() -> Whose) -> Result<Tensor> {
+fn fit(grad: Tensor, sizes: &[i64], dtype: DType, who: impl FnOnce() -> Whose) -> Result<Tensor> {
     if grad.dtype() == dtype && same_dims(grad.sizes(), sizes) {
         return Ok(grad);
     }
     fit_slow(grad, sizes, dtype, who())
 }
 
+/// A gradient in place of one that is like `like`: of its shape and on its device, for nobody broadcast anything.
+#[inline]
+pub(super) fn replacing(grad: Tensor, like: &Tensor, who: impl FnOnce() -> Whose) -> Result<Tensor> {
+    if !same_dims(grad.sizes(), like.sizes()) && !equal(grad.sizes(), like.sizes()) {
+        return Err(wrong_shape(&grad, like.sizes(), &who()));
+    }
+    if grad.device() != like.device() {
+        return Err(wrong_device(&grad, like.device(), &who()));
+    }
+    if grad.dtype() == like.dtype() { Ok(grad) } else { ops::astype(grad, like.dtype()) }
+}
+
 /// Whose gradient it is, for messages.
 pub(super) struct Whose {
     pub op: Option<String>,
     pub what: String,
+}
+
+impl Whose {
+    fn error(&self, code: &'static str, message: String) -> Error {
+        let e = Error::autograd(code, message);
+        if let Some(op) = &self.op { e.with_op(op) } else { e }
+    }
 }
 
 #[cold]
@@ -35,16 +54,31 @@ fn fit_slow(grad: Tensor, sizes: &[i64], dtype: DType, whose: Whose) -> Result<T
 }
 
 #[cold]
-pub(super) fn wrong_shape(grad: &Tensor, sizes: &[i64], whose: &Whose) -> Error {
+fn wrong_shape(grad: &Tensor, sizes: &[i64], whose: &Whose) -> Error {
     let (got, want) = (Dim::slice(grad.sizes()), Dim::slice(sizes));
-    let message = format!("the gradient for {} has shape {got:?}, expected {want:?}", whose.what);
-    let e = Error::autograd("TP3006", message);
-    if let Some(op) = &whose.op { e.with_op(op) } else { e }
+    whose.error("TP3006", format!("the gradient for {} has shape {got:?}, expected {want:?}", whose.what))
+}
+
+#[cold]
+fn wrong_device(grad: &Tensor, device: Device, whose: &Whose) -> Error {
+    whose.error(
+        "TP3008",
+        format!("the gradient for {} is on {}, expected {device}", whose.what, grad.device()),
+    )
+}
+
+/// Whether two sizes, of which some may be symbols, are known to be one.
+fn same(s: i64, f: i64) -> bool {
+    symbols::decide(s, Relation::Eq, f) == Some(true)
+}
+
+#[cold]
+fn equal(a: &[i64], b: &[i64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(&s, &f)| same(s, f))
 }
 
 /// Whether broadcasting a tensor of `sizes` could give `from`.
 fn reducible(from: &[i64], sizes: &[i64]) -> bool {
-    let same = |s: i64, f: i64| symbols::decide(s, Relation::Eq, f) == Some(true);
     from.len() >= sizes.len()
         && sizes.iter().rev().zip(from.iter().rev()).all(|(&s, &f)| s == 1 || same(s, f))
 }
@@ -52,20 +86,11 @@ fn reducible(from: &[i64], sizes: &[i64]) -> bool {
 /// The gradient that a foreign rule gave for edge `k` of `node`.
 pub(super) fn fit_input(node: &Node, k: usize, grad: Tensor) -> Result<Tensor> {
     let Some(spec) = node.specs().get(k) else { return Ok(grad) };
-    check_device(node, k, &grad, spec)?;
-    fit(grad, &spec.sizes, spec.dtype, || Whose {
-        op: Some(node.name().to_string()),
-        what: argument(node, k),
-    })
-}
-
-fn check_device(node: &Node, k: usize, grad: &Tensor, spec: &Spec) -> Result<()> {
-    if grad.device() == spec.device {
-        return Ok(());
+    let who = || Whose { op: Some(node.name().to_string()), what: argument(node, k) };
+    if grad.device() != spec.device {
+        return Err(wrong_device(&grad, spec.device, &who()));
     }
-    let message =
-        format!("the gradient for {} is on {}, expected {}", argument(node, k), grad.device(), spec.device);
-    Err(Error::autograd("TP3008", message).with_op(node.name()))
+    fit(grad, &spec.sizes, spec.dtype, who)
 }
 
 /// `argument 'x'`, `argument 'xs'[2]`, `input 3`.

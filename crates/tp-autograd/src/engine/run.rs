@@ -326,9 +326,8 @@ fn run_hooks(node: &Node, extra: &NodeExtra, grads: &mut [Option<Tensor>]) -> Re
             let other = hook.call(grad)?;
             before.compare(std::iter::once(&*grad), "a hook", node)?;
             let Some(other) = other else { continue };
-            let (sizes, dtype) = (grad.sizes(), grad.dtype());
             let whose = || check::Whose { op: None, what: "the tensor of a hook".into() };
-            *grad = check::fit(other, sizes, dtype, whose)?;
+            *grad = check::replacing(other, grad, whose)?;
         }
         if let Some(kept) = extra.retained(nr as u32) {
             let before = kept.lock().take().into_tensor();

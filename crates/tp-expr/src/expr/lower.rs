@@ -172,6 +172,7 @@ fn join(operands: &[Typed]) -> Option<DType> {
 fn call(b: &mut ProgramBuilder, func: Func, operands: [Typed; 3], joint: DType) -> Result<Typed, ExprError> {
     let (prim, arity) = match func {
         Func::Cast(dtype) => return Ok(convert_any(b, operands[0], dtype)),
+        Func::Float => return Ok(to_float(b, operands[0])),
         Func::Copysign => (Prim::Or, 2),
         Func::Signbit => (Prim::Lt, 1),
         Func::Prim(prim) => (prim, prim.arity()),
@@ -192,6 +193,13 @@ fn convert_any(b: &mut ProgramBuilder, value: Typed, dtype: DType) -> Typed {
             Typed::Strong { id: b.emit(Prim::Cast, compute(dtype), &[id]), logical: dtype }
         }
         strong => convert(b, strong, dtype),
+    }
+}
+
+fn to_float(b: &mut ProgramBuilder, value: Typed) -> Typed {
+    match value {
+        Typed::Strong { logical, .. } => convert(b, value, float_dtype(logical)),
+        Typed::Weak(scalar) => Typed::Weak(Scalar::Float(scalar.to::<f64>())),
     }
 }
 
@@ -232,6 +240,7 @@ fn call_typed(
 ) -> Result<Typed, ExprError> {
     let prim = match func {
         Func::Cast(dtype) => return Ok(convert_any(b, operands[0], dtype)),
+        Func::Float => return Ok(to_float(b, operands[0])),
         Func::Copysign => {
             let logical = float_dtype(dtype);
             let (magnitude, sign) = (coerce(b, operands[0], logical), coerce(b, operands[1], logical));

@@ -268,6 +268,7 @@ impl<'a> Parser<'a> {
             ("minimum", _) if args.len() == 2 => self.prim(Prim::Min, args)?,
             ("round", _) if args.len() == 1 => self.prim(Prim::Rint, args)?,
             ("cast_bool", _) if args.len() == 1 => self.call(Func::Cast(DType::Bool), args)?,
+            ("cast_float", _) if args.len() == 1 => self.call(Func::Float, args)?,
             ("copysign", _) if args.len() == 2 => self.call(Func::Copysign, args)?,
             ("signbit", _) if args.len() == 1 => self.call(Func::Signbit, args)?,
             ("square", &[x]) => self.prim(Prim::Mul, &[x, x])?,

@@ -81,7 +81,7 @@ pub static ROWS: &[Row] = &[
     // Equal operands are apart, because inf - inf is no difference.
     binary!(
         "logaddexp",
-        "select(x1 == x2, x1 + 0.6931471805599453, max(x1, x2) + log1p(exp(-abs(x1 - x2))))",
+        "select(x1 == x2, x1 + 0.6931471805599453, max(x1, x2) + log1p(exp(-abs(cast_float(x1) - cast_float(x2)))))",
         Expr(&[
             // Of infinities alone: at any other tie the sigmoid has a derivative of its own.
             Some("select((x1 == x2) & (x1 - x2 != 0), 0.5 * grad, grad * sigmoid(x1 - x2))"),

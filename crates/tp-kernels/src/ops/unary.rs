@@ -52,7 +52,7 @@ pub static ROWS: &[Row] = &[
     unary!("sigmoid", "sigmoid(x)", Expr(&[Some("grad * out * (1 - out)")])),
     unary!("relu", "max(x, 0)", Expr(&[Some("select(out > 0, grad, 0)")])),
     unary!("silu", "x * sigmoid(x)", Expr(&[Some("s = sigmoid(x); grad * s * (1 + x * (1 - s))")])),
-    unary!("softplus", "max(x, 0) + log1p(exp(-abs(x)))", Expr(&[Some("grad * sigmoid(x)")])),
+    unary!("softplus", "max(x, 0) + log1p(exp(-abs(cast_float(x))))", Expr(&[Some("grad * sigmoid(x)")])),
     unary!(
         "gelu",
         "0.5 * x * (1 + erf(x * 0.7071067811865476))",

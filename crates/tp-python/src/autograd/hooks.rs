@@ -77,16 +77,23 @@ impl HookHandle {
 
 /// Calls `hook(grad)` whenever a gradient of `t` is computed; a tensor it returns replaces the gradient.
 #[pyfunction]
-fn register_hook(py: Python<'_>, t: TensorArg, hook: &Bound<'_, PyAny>) -> PyResult<HookHandle> {
+fn register_hook<'py>(
+    py: Python<'py>,
+    t: TensorArg,
+    hook: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
     guarded(|| {
         if !hook.is_callable() {
             let message = format!("a hook must be callable, got {}", hook.get_type().name()?);
             return Err(error::to_py(py, Error::argument("TP3306", message)));
         }
+        if t.0.is_batched() {
+            return crate::batch::hook(py, &t.0, hook);
+        }
         watch::changes(&t.0, "register_hook()").py(py)?;
         let hook = Arc::new(PyHook(Owned(hook.clone().into_ptr())));
         let (node, id) = tp_autograd::meta::register_hook(&t.0, hook).py(py)?;
-        Ok(HookHandle { node, id })
+        Ok(Bound::new(py, HookHandle { node, id })?.into_any())
     })
 }
 

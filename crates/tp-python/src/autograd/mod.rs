@@ -205,6 +205,9 @@ pub fn set_grad(t: &Tensor, grad: Option<Tensor>) -> Result<()> {
 }
 
 pub fn set_requires_grad(t: &Tensor, on: bool) -> Result<()> {
+    if on && t.is_batched() {
+        return Err(crate::batch::no_leaf());
+    }
     if capture::active() && watch::answer(t, Fact::RequiresGrad, Tensor::requires_grad)? != on {
         watch::changes(t, "setting requires_grad")?;
     }
@@ -325,6 +328,16 @@ impl AnomalyMode {
         guarded(|| {
             self.0 = None;
             Ok(())
+        })
+    }
+
+    /// One that is entered.
+    #[staticmethod]
+    fn entered(py: Python<'_>, check_nan: bool) -> PyResult<AnomalyMode> {
+        guarded(|| {
+            let mut mode = AnomalyMode(None);
+            mode.enter(py, check_nan)?;
+            Ok(mode)
         })
     }
 }

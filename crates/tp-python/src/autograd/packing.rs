@@ -118,10 +118,11 @@ impl SavedTensorsMode {
         })
     }
 
-    fn enter(&self) -> PyResult<()> {
+    /// Starts an entry; returns what `leave` is called with.
+    fn enter(slf: Py<Self>) -> PyResult<Py<Self>> {
         guarded(|| {
-            SavedTensorsHooks::start(self.hooks.clone());
-            Ok(())
+            SavedTensorsHooks::start(slf.get().hooks.clone());
+            Ok(slf)
         })
     }
 

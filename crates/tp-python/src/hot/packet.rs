@@ -294,7 +294,8 @@ unsafe fn choose(p: &Packet, n: usize, given: Given) -> Result<Obj> {
     }
 }
 
-/// How far the arguments are from what overload `i` declares; None when they cannot fit it.
+/// How far the arguments are from what overload `i` declares, and among equals how many it lacks; None when they cannot
+/// fit it.
 unsafe fn cost(p: &Packet, i: usize, given: Given) -> Option<u32> {
     let op = p.overloads.borrow()[i].op;
     let session = Session::open(op).ok()?;
@@ -303,15 +304,16 @@ unsafe fn cost(p: &Packet, i: usize, given: Given) -> Option<u32> {
     unsafe {
         let mut slots = Objects::new();
         bind::place(op.name(), &info, given, &mut slots).ok()?;
-        let mut sum = 0;
+        let (mut sum, mut lacking) = (0, 0);
         for (k, obj) in slots.iter().enumerate() {
             if obj.is_null() {
                 info.def.params.all[k].default.as_ref()?;
+                lacking += 1;
             } else {
                 sum += rank::cost(info.def.schema.arguments()[k].ty(), *obj)?;
             }
         }
-        Some(sum)
+        Some((sum << 8) + lacking)
     }
 }
 

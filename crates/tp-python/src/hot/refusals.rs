@@ -44,6 +44,9 @@ unsafe fn way_out(op: &str, p: &Param, obj: Obj, got: &str) -> Option<String> {
     // SAFETY: live object throughout.
     unsafe {
         let is_list = matches!(p.kind, ParamKind::Tensors | ParamKind::OptTensors);
+        if got == "generator" && p.type_text.starts_with("list[") {
+            return Some("a generator is consumed by reading it: pass list(...)".into());
+        }
         if is_list && shell::is_tensor(obj) {
             return Some("pass a list: [x]".into());
         }
@@ -51,8 +54,8 @@ unsafe fn way_out(op: &str, p: &Param, obj: Obj, got: &str) -> Option<String> {
             ParamKind::Tensor => foreign_array(obj).or_else(|| no_tensor(op, p, got)),
             _ if is_list => foreign_array(obj),
             ParamKind::DType => Some(types::dtype_hint(obj)),
-            ParamKind::Ints | ParamKind::Floats if got == "generator" => {
-                Some("a generator is consumed by reading it: pass list(...)".into())
+            ParamKind::Str if convert::is_str(obj) => {
+                Some("it holds a lone surrogate, which is no character".into())
             }
             _ => nested::stand_in(p),
         }

@@ -88,6 +88,10 @@ fn borrow_view(
     }
     let name = || dtype_name(obj).unwrap_or_else(|| format!("format '{format}'"));
     let dtype = dtype_of(&format, b.itemsize).ok_or_else(|| unsupported(&name())).py(py)?;
+    // NumPy lends a date, a duration or a record as its bytes.
+    if dtype == DType::U8 && dtype_name(obj).is_some_and(|name| name != "uint8") {
+        return Err(unsupported(&name())).py(py);
+    }
     let item = dtype.itemsize() as isize;
     let mut steps = Dims::new();
     for (axis, (&size, &stride)) in sizes.iter().zip(&strides).enumerate() {

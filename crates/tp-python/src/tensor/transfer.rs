@@ -20,6 +20,9 @@ pub fn to_device(t: &Tensor, device: Device) -> Result<Tensor> {
         )
         .note("move x.detach(), and set requires_grad on the copy"));
     }
+    if t.is_batched() {
+        return Err(crate::batch::no_value());
+    }
     if t.is_fake() {
         return Err(types::unread(
             "TP4003",

@@ -141,8 +141,8 @@ impl RandomDraws {
         })
     }
 
-    /// Ends the newest of both.
-    fn leave(&mut self) -> PyResult<()> {
+    /// Ends the newest of both; `_before` is what those returned: nothing.
+    fn leave(&mut self, _before: &Bound<'_, PyAny>) -> PyResult<()> {
         guarded(|| {
             self.entered.pop();
             Ok(())

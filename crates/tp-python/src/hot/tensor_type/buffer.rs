@@ -61,6 +61,9 @@ unsafe extern "C" fn get_buffer(op: Obj, view: *mut Py_buffer, flags: c_int) -> 
     // SAFETY: called by CPython on a live tensor with the lock held; `view` is writable.
     ret::guard_int(|| unsafe {
         (*view).obj = ptr::null_mut();
+        if this(op).is_batched() {
+            return Err(crate::batch::no_value());
+        }
         if this(op).is_fake() {
             let by = "memoryview(x) or another reader of buffers";
             return Err(types::unread("TP4013", "the memory of a tensor was", by, types::OWN_OP));
