@@ -13,14 +13,28 @@ import pytest
 SCRIPT = Path(__file__).parent.parent / "benches" / "callgrind" / "check.py"
 
 
-@pytest.fixture(scope="module")
-def check():
-    spec = importlib.util.spec_from_file_location("callgrind_check", SCRIPT)
+def loaded(name: str):
+    spec = importlib.util.spec_from_file_location(f"callgrind_{name}", SCRIPT.with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def check():
+    return loaded("check")
+
+
+@pytest.fixture(scope="module")
+def layout():
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        return loaded("layout")
+    finally:
+        sys.path.remove(str(SCRIPT.parent))
 
 
 @pytest.mark.requires("valgrind", "native")
@@ -80,3 +94,48 @@ def test_the_cost_of_a_call_grows_evenly_with_its_arguments() -> None:
     per_argument = (counts["30 arguments"] - counts["2 arguments"]) / 28
     assert per_argument < 60
     assert counts["17 arguments"] - counts["16 arguments"] < 2 * per_argument
+
+
+PROFILE = """ob=/lib/python
+fn=eval
+3 9
+ob=/lib/_native.so
+fn=_ZN4call17h00000000000000aaE
+16 50
+cfn=_ZN4cold17h00000000000000bbE
+calls=1 8
++1 20
+cfn=_ZN4warm17h00000000000000ccE.llvm.5
+calls=2 8
++1 400
+cob=/lib/libc.so.6
+cfn=memcpy
+calls=1 8
+* 7000
+fn=_ZN4cold17h00000000000000bbE
+8 20
++2
+fn=_ZN4warm17h00000000000000ccE.llvm.5
+-2 400
+"""
+
+
+def test_functions_are_laid_out_callee_after_caller_the_dearest_first(layout) -> None:
+    calls = layout.Calls()
+    calls.read(PROFILE.splitlines())
+    names = [layout.HASH.sub("", name) for name in calls.ordered()]
+    assert names == ["_ZN4call17h", "_ZN4warm17h", "_ZN4cold17h"]
+    assert calls.own.total() == 470
+    text = layout.script(names)
+    assert text.index("*(.text._ZN4warm17h*)") < text.index("*(.text._ZN4cold17h*)")
+    assert layout.covered(calls, text) == 1.0
+    # A script that knows only one of them is told from one that knows all.
+    assert layout.covered(calls, layout.script(["_ZN4call17h"])) == 50 / 470
+
+
+@pytest.mark.requires("valgrind", "native")
+def test_the_linker_script_names_the_functions_of_calls() -> None:
+    ran = subprocess.run(
+        [sys.executable, str(SCRIPT.with_name("layout.py")), "--check"], capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
