@@ -77,7 +77,7 @@ def verify(
     options = Options(rtol, atol, sweep, required, seed)
     found = subjects(op_or_fn)
     if not found:
-        raise ArgumentError(f"{op_or_fn!r} has no overload defined", code="TP1305")
+        raise _unregistered(op_or_fn)
     columns: tuple[list[Check], list[Check], list[Check]] = ([], [], [])
     for subject in found:
         if len(found) > 1 and inputs is not None and not _binds(subject, inputs, kwargs or {}):
@@ -89,6 +89,12 @@ def verify(
         columns[0].append(_unbound(found, inputs, kwargs or {}))
     name = found[0].name if len(found) == 1 else str(found[0].full).partition(".")[0]
     return VerifyReport(name, seed, *columns)
+
+
+def _unregistered(op: Any) -> RegistrationError:
+    """The error for an op object whose definition is gone."""
+    name = str(getattr(op, "name", op))
+    return RegistrationError(f"{name} was unregistered", code="TP1305", op=name)
 
 
 def _binds(subject: Subject, inputs: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]) -> bool:
@@ -136,7 +142,7 @@ def _cases(subject: Subject, inputs: Any, kwargs: dict[str, Any], options: Optio
     given = _given(subject, inputs, kwargs)
     if not options.sweep:
         return given
-    return [*given, *(near for case in given for near in neighbours(case))]
+    return [*given, *(near for case in given for near in neighbours(case, subject.arguments))]
 
 
 def _verify_one(
@@ -202,6 +208,8 @@ _TESTS = {
         "no memory",
         "gradient against",
         "gradient in",
+        "gradient for some",
+        "gradient from some",
         "gradient is registered",
         "second gradient",
     ),
@@ -238,7 +246,9 @@ def opcheck(
         raise InvalidValueError(f"opcheck got {given} alone: give rtol and atol, or neither", code="TP3905")
     wanted = [test_utils] if isinstance(test_utils, str) else list(test_utils or _DEFAULT)
     if unknown := [name for name in wanted if name not in _TESTS]:
-        raise ArgumentError(f"no test named {unknown[0]!r}; known are {', '.join(_TESTS)}", code="TP3904")
+        raise InvalidValueError(
+            f"no test named {unknown[0]!r}; known are {', '.join(_TESTS)}", code="TP3904"
+        )
     report = verify(subject, tuple(args), kwargs, rtol=rtol, atol=atol, sweep=False)
     results: dict[str, str] = {}
     for name in wanted:
@@ -256,7 +266,7 @@ def _one_op(op: Any) -> Any:
         raise InvalidValueError(f"opcheck needs an op; none is named {target!r}", code="TP3902")
     found = subjects(op) if callable(op) or isinstance(op, str) else []
     if not found and isinstance(op, _native.CustomOpDef):
-        raise RegistrationError(f"{target} was unregistered", code="TP1305", op=target)
+        raise _unregistered(op)
     if not found or not found[0].is_op:
         raise InvalidValueError(
             f"opcheck needs an op, got {type(op).__name__}",
