@@ -61,7 +61,8 @@ def verify(
     rtol, atol
         Tolerance of comparisons; None takes the one of the dtype (see ``tensorplay.testing``).
     sweep
-        Also try neighbours of given inputs: layouts, sizes, dtypes, special values.
+        Also try neighbours of given inputs: layouts, sizes, ranks, dtypes, special values, other numbers and bools,
+        optional arguments left out.
     require
         Names of backends or devices whose absence is a failure instead of a skip.
     seed
@@ -246,9 +247,7 @@ def opcheck(
         raise InvalidValueError(f"opcheck got {given} alone: give rtol and atol, or neither", code="TP3905")
     wanted = [test_utils] if isinstance(test_utils, str) else list(test_utils or _DEFAULT)
     if unknown := [name for name in wanted if name not in _TESTS]:
-        raise InvalidValueError(
-            f"no test named {unknown[0]!r}; known are {', '.join(_TESTS)}", code="TP3904"
-        )
+        raise InvalidValueError(f"no test named {unknown[0]!r}; known are {', '.join(_TESTS)}", code="TP3904")
     report = verify(subject, tuple(args), kwargs, rtol=rtol, atol=atol, sweep=False)
     results: dict[str, str] = {}
     for name in wanted:

@@ -1,8 +1,8 @@
 """VALUES, backwards in float16 and bfloat16: the gradients a rule gives there against those of wider inputs.
 
 The wider run has the same inputs and the same gradients of outputs to the last bit, in float64 where the op takes it.
-A right rule may round as the dtype does, and where its result hangs on the last bits of what it was given, as far as
-these go. Gradients in float32 and float64 are in `gradients`.
+A right rule may round as the dtype does; where its result hangs on the last bits of what it was given, as far as these
+go; and by units of what it is made from, where terms of that size cancel. Gradients in float32 and float64 are in `gradients`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ LARGEST = 2048  # elements of all inputs
 UNITS = 16  # of the dtype, relative to the largest element of a gradient
 # How often, and how many units, the inputs of the wider run are moved where the first comparison fails.
 MOVES, SLACK = 4, 8
+TERMS = 4  # units of the gradients given that a sum such as 1 - tanh(x) ** 2 may lose
 HIGHEST = {"float16": 65504.0, "bfloat16": 3.38e38}
 LOWEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
 
@@ -78,7 +79,9 @@ def _check_case(subject: Subject, case: Case, dtype: str, seed: int, tally: Tall
         tally.fail(name, f"{problem}\n{where}", subject.location)
         return
     if wide_case is None:
-        tally.skip(name, "the op takes neither float64 nor float32: nothing to compare with", subject.location)
+        tally.skip(
+            name, "the op takes neither float64 nor float32: nothing to compare with", subject.location
+        )
         return
     wide = _Wide(subject, wide_case, recorded, given)
     try:
@@ -88,7 +91,9 @@ def _check_case(subject: Subject, case: Case, dtype: str, seed: int, tally: Tall
         tally.skip(name, f"the wider gradient cannot be had: {refusal(error)}", subject.location)
         return
     if wanted is None or not wide.in_range(dtype):
-        tally.skip(name, f"outputs that {dtype} cannot hold, or others than in a wider dtype", subject.location)
+        tally.skip(
+            name, f"outputs that {dtype} cannot hold, or others than in a wider dtype", subject.location
+        )
         return
     detail = _compare(recorded, found, wanted, wide, dtype)
     if detail is None:
@@ -126,6 +131,11 @@ class _Wide:
         shown = [(to_numpy(a).astype("float64"), to_numpy(b).astype("float64")) for a, b in pairs]
         return all(bool((np.isfinite(a) | ~np.isfinite(b)).all()) for a, b in shown if a.shape == b.shape)
 
+    def terms(self, tensor: Any) -> float:
+        """How large the terms of this input's gradient may be: those given, and what turns the outputs into a slope."""
+        pairs = [(_largest(g), _largest(t)) for g, t in zip(self.given, self.narrow.outputs, strict=True)]
+        return TERMS * max(g for g, _ in pairs) + sum(g * t for g, t in pairs) / (_largest(tensor) or 1.0)
+
     def nearby(self, dtype: str) -> list[list[Array | None]]:
         """Gradients with inputs and given gradients moved by a few units of the dtype."""
         import numpy as np
@@ -134,7 +144,9 @@ class _Wide:
         found = []
         for _ in range(MOVES):
             case = self.case.map("moved", lambda r: _moved(r, dtype, rng))
-            given = [new_tensor(_shaken(to_numpy(g).astype("float64"), dtype, rng), "float64") for g in self.given]
+            given = [
+                new_tensor(_shaken(to_numpy(g).astype("float64"), dtype, rng), "float64") for g in self.given
+            ]
             if (near := self.gradients(case, given)) is not None:
                 found.append(near)
         return found
@@ -155,6 +167,8 @@ def _compare(
     recorded: Recorded, found: list[Any], wanted: list[Array | None], wide: _Wide, dtype: str
 ) -> str | None:
     """What is wrong with the first gradient that is farther off than rounding can put it."""
+    import numpy as np
+
     near: list[list[Array | None]] | None = None
     for i, ((argument, tensor), gradient) in enumerate(zip(recorded.inputs, found, strict=False)):
         got = _filled(None if gradient is None else to_numpy(gradient), tuple(tensor.shape))
@@ -163,11 +177,21 @@ def _compare(
             continue
         if near is None:
             near = wide.nearby(dtype)
-        allowed = _allowed(want, dtype) + SLACK * _spread(want, [n[i] for n in near])
+        spread = SLACK * _spread(want, [n[i] for n in near])
+        terms = 2.0 ** -MANTISSA[dtype] * wide.terms(tensor)
+        allowed = np.maximum(_allowed(want, dtype), spread) + terms
         wrong = _wrong(got, want, allowed, dtype)
         if wrong.any():
             return _told(argument, got, want, allowed, wrong)
     return None
+
+
+def _largest(tensor: Any) -> float:
+    """The largest finite magnitude."""
+    import numpy as np
+
+    values = np.abs(to_numpy(tensor).astype("float64"))
+    return float(values[np.isfinite(values)].max(initial=0.0))
 
 
 def _filled(values: Array | None, shape: tuple[int, ...]) -> Array:
@@ -179,8 +203,8 @@ def _filled(values: Array | None, shape: tuple[int, ...]) -> Array:
 def _allowed(want: Array, dtype: str) -> Array:
     import numpy as np
 
-    finite = np.abs(want[np.isfinite(want)])
-    bound = UNITS * (2.0 ** -MANTISSA[dtype] * float(finite.max(initial=0.0)) + LOWEST[dtype])
+    finite = np.abs(want[np.isfinite(want)]).max(initial=0.0)
+    bound = UNITS * (2.0 ** -MANTISSA[dtype] * float(finite) + LOWEST[dtype])
     return np.full(want.shape, bound)
 
 
