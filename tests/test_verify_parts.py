@@ -155,7 +155,7 @@ def test_a_part_that_a_rule_refuses_is_a_skip() -> None:
 
 
 def test_many_inputs_have_a_bounded_number_of_parts() -> None:
-    """11: twelve items are 33 calls and backwards, not 4096."""
+    """11: of twelve items eight are taken alone and eight left out, instead of 4096 choices."""
     calls = []
 
     def rule(ctx: Any, g: Tensor) -> Any:
@@ -353,6 +353,38 @@ def test_an_op_of_float16_alone_says_that_nothing_was_compared() -> None:
     report = verify(op("half_only", DOUBLE, body, lambda ctx, g: g * 2.0), (make_tensor((3,), "float16"),))
     assert report.passed, report.text()
     assert any("neither float64 nor float32" in check.detail for check in report.skips)
+
+
+def test_random_and_nondeterministic_ops_are_not_held_to_other_numbers() -> None:
+    """11: what is drawn in float16 need not be what is drawn in float64; an error there is one all the same."""
+
+    def body(x: Tensor) -> tuple[Tensor, Tensor]:
+        # Another place in the stream of random numbers for float16.
+        mask = tp.uniform((2 if x.dtype == tp.float16 else 1, *x.shape))[-1].astype(x.dtype)
+        return x * mask, mask * 1.0
+
+    def setup(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    def define(name: str, rule: Any, **options: Any) -> Any:
+        made = library.custom_op(f"vtp::{name}", body, mutates_args=(), schema=PAIR, **options)
+        made.register_fake(lambda x: (tp.empty_like(x), tp.empty_like(x)))
+        made.register_autograd(rule, setup_context=setup)
+        return made
+
+    x = make_tensor((3, 4), "float16")
+    drawn = define("drawn", lambda ctx, a, b: a * ctx.saved_tensors[0], effects="random")
+    report = verify(drawn, (x,), sweep=False)
+    assert report.passed, report.text()
+    name = "gradient in float16 against a wider one"
+    assert any("others than in a wider dtype" in check.detail for check in report.skips if check.name == name)
+    noisy = define("noisy", lambda ctx, a, b: a * ctx.saved_tensors[0], deterministic=False, effects="random")
+    report = verify(noisy, (x,), sweep=False)
+    assert report.passed, report.text()
+    assert any("only that it runs" in check.detail for check in report.skips if check.name == name)
+    wrong = define("noisy_wrong", lambda ctx, a, b: 1 / 0, deterministic=False, effects="random")
+    assert "ZeroDivisionError" in failed(verify(wrong, (x,), sweep=False), name)
 
 
 # --- at rank 0 ------------------------------------------------------------------------------------------
