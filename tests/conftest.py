@@ -49,8 +49,10 @@ ONE_THREAD = {
     "test_typing.py": "reads sources",
     "test_verify_inputs.py": "verify watches the state of the process",
     "test_verify_sharing.py": "verify watches the state of the process",
+    "test_verify_choices.py": "its ops have fixed names",
     "test_verify_faults.py": "its ops have fixed names",
     "test_verify_more_faults.py": "its ops have fixed names",
+    "test_verify_parts.py": "its ops have fixed names",
     "test_verify_second_look.py": "its ops have fixed names",
 }
 

@@ -96,7 +96,7 @@ def test_the_static_test_can_be_asked_for() -> None:
     results = opcheck(wrong, (leaf(),), test_utils=["test_aot_dispatch_static"], raise_exception=False)
     assert list(results) == ["test_aot_dispatch_static"]
     assert results["test_aot_dispatch_static"] != "SUCCESS"
-    with pytest.raises(TypeError, match="no test named 'test_other'"):
+    with pytest.raises(ValueError, match="no test named 'test_other'"):
         opcheck(wrong, (leaf(),), test_utils=["test_other"])
 
 

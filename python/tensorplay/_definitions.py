@@ -120,6 +120,7 @@ def custom_op(
         slots(device_types),
         layouts(layout, parsed),
         inferred=schema is None,
+        unknown_writes=mutates_args == "unknown",
     )
     body = _op.kernel_parts(parsed, record.layout, record.devices, fn)
     op, _ = define_record(

@@ -50,6 +50,7 @@ class Record:
         "layout",
         "place",
         "setup_context",
+        "unknown_writes",
         "vmap",
     )
 
@@ -62,9 +63,12 @@ class Record:
         layout: Mapping[str, str] | None = None,
         *,
         inferred: bool = False,
+        unknown_writes: bool = False,
     ) -> None:
         # Whether the annotations of `body` made the schema.
         self.inferred = inferred
+        # Whether nobody said which arguments are written to (mutates_args="unknown"): the schema then has them all.
+        self.unknown_writes = unknown_writes
         self.place, self.kind, self.body, self.devices, self.layout = place, kind, body, devices, layout or {}
         # Fake rules in force and those they stand before, newest last, each with its place.
         self.fakes: list[tuple[Function, Place]] = []

@@ -81,7 +81,13 @@ def triton_op(
         )
     parsed = op_schema(name, fn, mutates_args, schema, labels(tags, None, "tag"))
     record = Record(
-        place_of(fn), "triton_op", fn, ("cuda",), layouts(layout, parsed), inferred=schema is None
+        place_of(fn),
+        "triton_op",
+        fn,
+        ("cuda",),
+        layouts(layout, parsed),
+        inferred=schema is None,
+        unknown_writes=mutates_args == "unknown",
     )
     kernels = [
         *kernel_parts(parsed, record.layout, ("cuda",), fn, executor="triton"),

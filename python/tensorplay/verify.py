@@ -77,7 +77,8 @@ def verify(
     rtol, atol
         Tolerance of comparisons; None takes the one of the dtype (see ``tensorplay.testing``).
     sweep
-        Also try neighbours of given inputs: layouts, sizes, dtypes, special values.
+        Also try neighbours of given inputs: layouts, sizes, ranks, dtypes, special values, other numbers and bools,
+        optional arguments left out.
     require
         Names of backends or devices whose absence is a failure instead of a skip.
     seed
@@ -160,7 +161,7 @@ def _cases(subject: Subject, inputs: Any, kwargs: dict[str, Any], options: Optio
     given = _given(subject, inputs, kwargs)
     if not options.sweep:
         return given
-    return [*given, *(near for case in given for near in neighbours(case))]
+    return [*given, *(near for case in given for near in neighbours(case, subject.arguments))]
 
 
 def _verify_one(
@@ -224,6 +225,8 @@ _TESTS = {
         "no memory",
         "gradient against",
         "gradient in",
+        "gradient for some",
+        "gradient from some",
         "gradient is registered",
         "gradient of its own",
         "second gradient",
@@ -263,7 +266,7 @@ def opcheck(
     tests = (test_utils,) if one else _DEFAULT if test_utils is None else test_utils
     wanted = _arguments.items("opcheck", "test_utils", tests, "the name of a test or several")
     if unknown := [name for name in wanted if name not in _TESTS]:
-        raise ArgumentError(f"no test named {unknown[0]!r}; known are {', '.join(_TESTS)}", code="TP3904")
+        raise InvalidValueError(f"no test named {unknown[0]!r}; known are {', '.join(_TESTS)}", code="TP3904")
     report = verify(subject, tuple(args), kwargs, rtol=rtol, atol=atol, sweep=False)
     results: dict[str, str] = {}
     for name in wanted:

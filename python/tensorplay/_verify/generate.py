@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +33,7 @@ PLAIN = SHAPES[:3]
 SIZES = (0, 1, 7)
 EDGES = (1023, 1025)
 LARGEST = 1 << 18
+CHOICES = 12  # bools, optional arguments and numbers that are changed beside one given call
 NUMBERS: dict[str, tuple[Any, ...]] = {
     "int": (1, 0, 2),
     "SymInt": (1, 0, 2),
@@ -161,25 +164,29 @@ def from_schema(arguments: list[dict[str, Any]], seed: int) -> Iterator[Case]:
     for argument in arguments:
         kind = _kind(argument).rstrip("?")
         if kind == "Tensor" and _kind(argument).endswith("?"):
-            yield maker.case(f"{argument['name']}=None", (4, 4), "float32", choice={argument["name"]: None})
+            case = maker.case(f"{argument['name']}=None", (4, 4), "float32", choice={argument["name"]: None})
+            yield dataclasses.replace(case, numbers=True)
         for value in NUMBERS.get(kind, ())[1:]:
             case = maker.case(
                 f"{argument['name']}={value!r}", (4, 4), "float32", choice={argument["name"]: value}
             )
-            yield dataclasses.replace(case, numbers=isinstance(value, float))
+            yield dataclasses.replace(case, numbers=True)
     for shape in ((4, 4), (3, 5)):
         yield from _layouts(maker.case(f"shape {shape}", shape, "float32"))
 
 
-def neighbours(case: Case) -> Iterator[Case]:
-    """Cases beside a given one: other layouts, sizes, dtypes and values, one change at a time."""
+def neighbours(case: Case, arguments: list[dict[str, Any]]) -> Iterator[Case]:
+    """Cases beside a given one: other layouts, sizes, dtypes, values and choices, one change at a time.
+
+    `arguments` are those of the schema, none where there is no schema.
+    """
     recipes = case.recipes()
     if not recipes:
         return
     yield from _layouts(case)
     yield from _sizes(case)
     yield from _single(case)
-    yield from _other_numbers(case)
+    yield from itertools.islice(_other_choices(case, arguments), CHOICES)
     yield from _dtypes(case)
     yield from _specials(case)
 
@@ -229,12 +236,55 @@ def _single(case: Case) -> Iterator[Case]:
         yield dataclasses.replace(case.map(f"{case.label}, rank 0", kept(0)), speculative=True)
 
 
-def _other_numbers(case: Case) -> Iterator[Case]:
-    """Each float argument in turn with another value."""
-    given: list[tuple[int | str, Any]] = [*enumerate(case.args), *case.kwargs.items()]
-    for place, value in given:
-        if type(value) is float:
-            yield case.with_number(place, value * 1.5 + 0.25)
+def _other_choices(case: Case, arguments: list[dict[str, Any]]) -> Iterator[Case]:
+    """Each argument that is no tensor in turn with another value, and each optional one left out or given."""
+    for place, value, argument in _arguments_of(case, arguments):
+        # What the schema allows must hold; without a schema nobody said that another value is one.
+        kind = _kind(argument) if argument else ""
+        if (other := _flipped(value)) is not None:
+            yield case.with_value(place, other, speculative=argument is None)
+        elif type(value) is float and math.isfinite(value):
+            yield case.with_value(place, value * 1.5 + 0.25, speculative=True)
+        if kind.endswith("?") and value is not None:
+            yield case.with_value(place, None, speculative=False)
+        elif kind == "Tensor?":
+            first = next((r for r in case.recipes() if is_float(r.dtype)), None)
+            if first is not None and argument is not None and argument["name"] not in ROLES:
+                given = recipe(first.shape, first.dtype, seed=1)
+                yield case.with_value(place, given, speculative=True)
+
+
+def _arguments_of(
+    case: Case, arguments: list[dict[str, Any]]
+) -> Iterator[tuple[int | str, Any, dict[str, Any] | None]]:
+    """(position or keyword, value, what the schema says) of every argument, those left at a default that is known too."""
+    by_name = {argument["name"]: argument for argument in arguments}
+    for i, value in enumerate(case.args):
+        yield i, value, arguments[i] if i < len(arguments) else None
+    for key, value in case.kwargs.items():
+        yield key, value, by_name.get(key)
+    for argument in arguments[len(case.args) :]:
+        if argument["has_default"] and argument["name"] not in case.kwargs:
+            yield from _left_out(argument)
+
+
+def _left_out(argument: dict[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    bare, text = _kind(argument).rstrip("?"), str(argument["default"])
+    if text == "None" and bare == "Tensor":
+        yield argument["name"], None, argument
+    elif bare in ("bool", "SymBool") and text in ("True", "False"):
+        yield argument["name"], text == "True", argument
+    elif bare == "float" and text != "None":
+        yield argument["name"], float(text), argument
+
+
+def _flipped(value: Any) -> Any:
+    """The other bool, or a list of them with each one flipped; None for anything else."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (list, tuple)) and value and all(isinstance(item, bool) for item in value):
+        return type(value)([not item for item in value])
+    return None
 
 
 def _count(shape: tuple[int, ...]) -> int:

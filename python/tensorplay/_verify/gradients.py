@@ -1,7 +1,8 @@
 """VALUES, backwards: the registered gradient against numeric differences, in every memory order a gradient can have.
 
 Differences are central, in float64 where the op takes it. At a kink the gradient must lie between the one-sided
-derivatives, and only there is that enough. Compiled gradients are in `compiled`.
+derivatives, and only there is that enough. Compiled gradients are in `compiled`, those in float16 and bfloat16 in
+`narrow`, those for some inputs or from some outputs in `partial`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 from tensorplay._verify.arrays import bits, is_float, snapshot, to_numpy
 from tensorplay._verify.compare import compare
 from tensorplay._verify.inputs import LAYOUTS, Case, lay_out
+from tensorplay._verify.narrow import NARROW, check_narrow
 from tensorplay._verify.numeric import Numeric, probe
-from tensorplay._verify.recorded import Recorded, cotangents, differentiable, record
+from tensorplay._verify.partial import check_parts
+from tensorplay._verify.recorded import Recorded, cotangents, differentiable, exact_form, misfit, record
 from tensorplay._verify.report import Tally
 from tensorplay._verify.second import check_second
 from tensorplay._verify.subject import Subject
@@ -23,8 +26,8 @@ from tensorplay._verify.values import Accepted, refusal, replay
 __all__ = ["check_gradients"]
 
 CASES = 12
-# Cases with another number, beyond those.
-NUMBERS = 2
+# Cases with another number, a flipped bool or an optional argument left out, beyond those.
+NUMBERS = 8
 PROBES = 24  # elements of one tensor whose derivative is taken numerically
 ROUGHLY = 2e-4  # of the largest element: what float32 may lose over a few hundred operations
 SMALL = 256  # elements up to which a case is differentiated numerically
@@ -55,6 +58,7 @@ def check_gradients(subject: Subject, accepted: list[Accepted], seed: int, tally
         return
     for case in chosen:
         _check_case(subject, case, seed, tally)
+    check_narrow(subject, accepted, seed, tally)
     check_second(subject, chosen, seed, tally)
 
 
@@ -82,25 +86,41 @@ def _check_not_in_kernels(subject: Subject, accepted: list[Accepted], tally: Tal
 
 
 def _chosen(accepted: list[Accepted]) -> list[Case]:
-    """Small cases in one dtype without extreme values, given ones first, and one with zeros, where kinks are."""
+    """Small cases without extreme values, given ones first, one with zeros, where kinks are, and what the first may lack.
+
+    That is other numbers and choices, rank 0, and the other of the two wide dtypes.
+    """
     cases = [item.case for item in accepted if _suits(item.case)]
-    numbers = [case for case in cases if case.numbers]
     cases.sort(key=lambda case: not case.given)
-    if cases:
-        planted = cases[0].map(f"{cases[0].label}, with zeros", lambda r: changed(r, put_zero, "with_zero"))
-        cases = [*cases[: CASES - 1], planted]
-        cases += [case for case in numbers[:NUMBERS] if case not in cases]
-    return cases
+    if not cases:
+        return []
+    planted = cases[0].map(f"{cases[0].label}, with zeros", lambda r: changed(r, put_zero, "with_zero"))
+    first, rest = cases[: CASES - 1], cases[CASES - 1 :]
+    seen = {_dtypes(case) for case in first}
+    others = [case for case in rest if case.numbers][:NUMBERS]
+    if not any(map(_is_rank_0, first)):
+        others += [case for case in rest if _is_rank_0(case)][:1]
+    others += [case for case in rest if _dtypes(case) not in seen and case not in others][:1]
+    return [*first, planted, *others]
+
+
+def _dtypes(case: Case) -> frozenset[str]:
+    return frozenset(recipe.dtype for recipe in case.recipes() if is_float(recipe.dtype))
+
+
+def _is_rank_0(case: Case) -> bool:
+    return all(recipe.shape == () for recipe in case.recipes() if is_float(recipe.dtype))
 
 
 def _suits(case: Case) -> bool:
+    """Whether it is small and finite, and in dtypes that differences can be taken in, or given."""
     recipes = [recipe for recipe in case.recipes() if is_float(recipe.dtype)]
-    if not recipes or any(recipe.dtype not in ("float32", "float64") for recipe in recipes):
+    if not recipes or (_dtypes(case) & set(NARROW) and not case.given):
         return False
     import numpy as np
 
     finite = all(
-        bool(np.isfinite(r.values).all()) and (not r.values.size or np.abs(r.values).max() < 1e6)
+        bool(np.isfinite(r.values).all()) and (not r.values.size or float(np.abs(r.values).max()) < 1e6)
         for r in recipes
     )
     return finite and sum(recipe.values.size for recipe in recipes) <= 2048
@@ -125,9 +145,9 @@ def _check_not_differentiable(subject: Subject, cases: list[Case], tally: Tally)
 
 def _check_case(subject: Subject, case: Case, seed: int, tally: Tally) -> None:
     """One case: in float64 against numbers, and in its own dtype for type and rough agreement."""
-    exact = differentiable(case, "float64")
-    if subject.run(exact, subject.reference()).error is not None:
-        exact = differentiable(case, None)
+    exact = exact_form(subject, case)
+    if exact is None:  # `narrow` has what can be said of it
+        return
     where = replay(subject, exact)
     try:
         recorded = record(subject, exact)
@@ -138,6 +158,9 @@ def _check_case(subject: Subject, case: Case, seed: int, tally: Tally) -> None:
         before = [bits(t) for t in [*given, *(t for _, t in recorded.inputs)]]
         found = recorded.gradients(given)
     except Exception as error:
+        if case.speculative and isinstance(error, NotImplementedError):
+            tally.skip(f"gradient: {case.label}", f"refused: {refusal(error)}", subject.location)
+            return
         tally.fail("gradient has one value per input", f"{refusal(error)}\n{where}", subject.location)
         return
     tally.ok("gradient has one value per input", location=subject.location)
@@ -147,6 +170,8 @@ def _check_case(subject: Subject, case: Case, seed: int, tally: Tally) -> None:
     _check_own_call(subject, exact, recorded, given, found, tally)
     _check_layouts(subject, recorded, seed, where, tally)
     _check_numeric(subject, exact, recorded, given, found, tally)
+    asking = tuple(r.requires_grad for r in case.recipes() if is_float(r.dtype))
+    check_parts(subject, exact, asking, recorded, given, tally)
     _check_own_dtype(subject, case, recorded, found, seed, tally)
 
 
@@ -185,18 +210,9 @@ def _check_own_dtype(
 
 def _check_types(subject: Subject, recorded: Recorded, found: list[Any], where: str, tally: Tally) -> bool:
     name = "gradient fits its input"
-    for (argument, tensor), gradient in zip(recorded.inputs, found, strict=True):
-        if gradient is None:
-            continue
-        for what in ("shape", "dtype", "device"):
-            got, want = getattr(gradient, what), getattr(tensor, what)
-            if got != want:
-                tally.fail(
-                    name,
-                    f"{what} of the gradient of '{argument}' is {got}, the input's is {want}\n{where}",
-                    subject.location,
-                )
-                return False
+    if problem := misfit(recorded, found):
+        tally.fail(name, f"{problem}\n{where}", subject.location)
+        return False
     tally.ok(name, "shape, dtype, device", location=subject.location)
     return True
 

@@ -182,6 +182,8 @@ class TensorRecipe:
     layout: str = "contiguous"
     strides: tuple[int, ...] | None = None
     requires_grad: bool = False
+    # Whether the text says if a gradient is wanted.
+    marked: bool = False
 
     def __post_init__(self) -> None:
         if not self.shared:
@@ -220,7 +222,10 @@ class TensorRecipe:
 
     def text(self) -> str:
         """Python text that makes this tensor."""
-        return self.source if self.layout == "contiguous" else f"with_layout({self.source}, {self.layout!r})"
+        text = self.source if self.layout == "contiguous" else f"with_layout({self.source}, {self.layout!r})"
+        if not self.marked:
+            return text
+        return f"{text}.detach().requires_grad_()" if self.requires_grad else f"{text}.detach()"
 
     def laid_out(self, layout: str) -> TensorRecipe:
         """The same contents in another layout (an expanded tensor repeats its first row)."""
@@ -312,7 +317,7 @@ class Case:
     given: bool = False
     # Of dtypes that nobody gave and that an op need not have been written for.
     speculative: bool = False
-    # With another number than was given, or than is the default: a gradient may depend on it.
+    # With another number, bool or optional argument than was given, or than is the default: a gradient may depend on it.
     numbers: bool = False
 
     def build(self) -> Built:
@@ -356,17 +361,24 @@ class Case:
         """A case with `change(recipe)` for every tensor."""
         return self.replace(label, {id(recipe): change(recipe) for recipe in self.recipes()})
 
-    def with_number(self, place: int | str, value: float) -> Case:
-        """A case with another number at a position or for a keyword."""
+    def with_value(self, place: int | str, value: Any, *, speculative: bool) -> Case:
+        """A case with another number, choice or tensor at a position or for a keyword."""
         args, kwargs = self.args, self.kwargs
         if isinstance(place, int):
             args = (*args[:place], value, *args[place + 1 :])
             name = self._name(place)
         else:
             kwargs, name = {**kwargs, place: value}, place
-        label = f"{self.label}, {name}={value!r}"
+        shown = "a tensor" if isinstance(value, TensorRecipe) else repr(value)
+        label = f"{self.label}, {name}={shown}"
         return dataclasses.replace(
-            self, label=label, args=args, kwargs=kwargs, given=False, speculative=True, numbers=True
+            self,
+            label=label,
+            args=args,
+            kwargs=kwargs,
+            given=False,
+            speculative=speculative,
+            numbers=True,
         )
 
     def text(self, function: str) -> str:

@@ -11,7 +11,7 @@ from tensorplay._verify.arrays import flatten, is_float, is_tensor, packed
 from tensorplay._verify.inputs import Built, Case, TensorRecipe, lay_out
 from tensorplay._verify.subject import Subject
 
-__all__ = ["Recorded", "WithGrad", "cotangents", "differentiable", "record"]
+__all__ = ["Recorded", "WithGrad", "cotangents", "differentiable", "exact_form", "misfit", "record"]
 
 
 class WithGrad:
@@ -51,6 +51,16 @@ def differentiable(case: Case, dtype: str | None) -> Case:
     return case.map(f"{case.label}, {dtype}" if dtype else case.label, change)
 
 
+def exact_form(subject: Subject, case: Case) -> Case | None:
+    """The case to differentiate: in float64, or else as it is; in float32 where that is narrower. None: it takes neither."""
+    own = {recipe.dtype for recipe in case.recipes() if is_float(recipe.dtype)}
+    for dtype in ("float64", None if own <= {"float32", "float64"} else "float32"):
+        exact = differentiable(case, dtype)
+        if subject.run(exact, subject.reference()).error is None:
+            return exact
+    return None
+
+
 def record(subject: Subject, case: Case, function: Any = None) -> Recorded:
     """Calls the subject, or another form of it, with gradients recorded."""
     function = function or subject.function
@@ -61,6 +71,16 @@ def record(subject: Subject, case: Case, function: Any = None) -> Recorded:
     found = [(i, r) for i, r in enumerate(results) if is_tensor(r) and r.requires_grad]
     inputs = [(name, tensor) for name, tensor, _ in built.tensors if tensor.requires_grad]
     return Recorded(built, [r for _, r in found], [i for i, _ in found], inputs)
+
+
+def misfit(recorded: Recorded, found: list[Any]) -> str | None:
+    """What of shape, dtype and device differs between a gradient and its input, if anything."""
+    for (argument, tensor), gradient in zip(recorded.inputs, found, strict=False):
+        for what in ("shape", "dtype", "device") if gradient is not None else ():
+            got, want = getattr(gradient, what), getattr(tensor, what)
+            if got != want:
+                return f"{what} of the gradient of '{argument}' is {got}, the input's is {want}"
+    return None
 
 
 def cotangents(outputs: list[Any], seed: int, layout: str = "contiguous") -> list[Any]:
