@@ -57,9 +57,6 @@ pub struct CallState {
     autocast: Cell<u32>,
     /// The innermost foreign kernel that runs; null outside of any.
     kernel: Cell<*const ForeignKernel>,
-    /// The lowest address of the stack at which the host starts one more of its functions; the highest address until
-    /// the host has measured the stack.
-    pub stack: Cell<usize>,
 }
 
 /// Included and excluded keys and grad mode in one word, so that a scope saves and restores them at once.
@@ -164,7 +161,6 @@ impl CallState {
             backward: Cell::new(0),
             autocast: Cell::new(0),
             kernel: Cell::new(std::ptr::null()),
-            stack: Cell::new(usize::MAX),
         }
     }
 
@@ -264,17 +260,16 @@ impl KeyGuard {
 
 /// Runs the body of a foreign kernel with grad mode off and Capture passed by. The body may switch grad mode on again
 /// for what it makes itself; the arguments of the call, and what comes from them, stay unrecorded: the op's own rule
-/// is their only derivative. The body is told whether the stack may be used up; see `CallState::stack`.
+/// is their only derivative.
 #[inline(always)]
-pub fn in_foreign_kernel<R>(args: &[Arg<'_>], body: impl FnOnce(bool) -> R) -> R {
+pub fn in_foreign_kernel<R>(args: &[Arg<'_>], body: impl FnOnce() -> R) -> R {
     with(|s| {
         let before = s.modes.get();
         let _guard = KeyGuard(before);
         s.modes.set(before.in_kernel());
         let frame = ForeignKernel { args: args.as_ptr().cast(), count: args.len(), outer: s.kernel.get() };
-        let is_low = ((&raw const frame) as usize) < s.stack.get();
         let _running = Running(s.kernel.replace(&frame));
-        body(is_low)
+        body()
     })
 }
 

@@ -7,7 +7,7 @@ use super::function::{attribute, name_of, names, owned};
 use super::function_rule::{AreTensors, FunctionRule, Kind};
 use super::returned::{Owned, keep, output_index};
 use crate::hot::ffi::{self as x, Obj};
-use crate::hot::{depth, shell};
+use crate::hot::shell;
 use crate::tensor::builtin;
 use pyo3::ffi;
 use smallvec::SmallVec;
@@ -33,7 +33,7 @@ pub(super) unsafe fn call(class: Obj, args: &[Obj], tensors: &Tensors<'_>) -> Re
         let ctx = Owned(context::new()?);
         let needs = needs(args.len(), recording.as_ref())?;
         context::with(ctx.0, |s| s.needs = needs);
-        let outputs = in_foreign_kernel(tensors, |_| {
+        let outputs = in_foreign_kernel(tensors, || {
             let result = forward(class, ctx.0, args)?;
             Outputs::of(class, ctx.0, result, tensors)
         })?;
@@ -59,7 +59,6 @@ unsafe fn needs(inputs: usize, recording: Option<&Recording>) -> Result<Needs> {
 }
 
 unsafe fn forward(class: Obj, ctx: Obj, args: &[Obj]) -> Result<Owned> {
-    depth::check()?;
     let names = names()?;
     // SAFETY: live callables and arguments, lock held.
     unsafe {

@@ -7,7 +7,7 @@ use super::returned::Owned;
 use super::rule::{NO_MATERIALIZE, zeros};
 use crate::error;
 use crate::hot::ffi::{self as x, Obj};
-use crate::hot::{depth, queue, shell};
+use crate::hot::{queue, shell};
 use pyo3::ffi;
 use smallvec::SmallVec;
 use std::ptr;
@@ -65,7 +65,6 @@ impl FunctionRule {
         // SAFETY: lock held; class and context live as long as the node, which the pass keeps; what is entered is left
         // before `ctx` goes.
         unsafe {
-            depth::check()?;
             let own = self.ctx.load(Ordering::Acquire);
             let Some(backward) = function::backward_of(self.class())? else {
                 return Err(Error::autograd("TP3303", format!("{} has no backward", self.name()))

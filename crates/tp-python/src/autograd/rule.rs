@@ -6,7 +6,7 @@ use super::object;
 use super::returned::{Marked, Owned};
 use crate::error;
 use crate::hot::ffi::{self as x, Obj};
-use crate::hot::{convert, depth, queue, ret, shell};
+use crate::hot::{convert, queue, ret, shell};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 use pyo3::{IntoPyObjectExt, ffi};
@@ -327,7 +327,6 @@ impl VjpRule for PyRule {
         error::attached(|py| {
             let payload = ctx.payload();
             let held = payload.as_ref().and_then(|p| p.as_any().downcast_ref::<Payload>());
-            depth::check()?;
             // SAFETY: lock held; a live callable and live arguments; what is entered is left before `ctx` goes.
             unsafe {
                 let object = Owned(match held {
@@ -388,7 +387,6 @@ impl PyRule {
         grad: &Tensor,
         out: &mut Gradients<'_>,
     ) -> Result<()> {
-        depth::check()?;
         let bits = ctx.edges().iter().fold(0u64, |bits, e| bits | 1 << (e.arg() & 63));
         // SAFETY: a live callable and live arguments; what is entered is left before `ctx` goes.
         unsafe {

@@ -13,7 +13,6 @@
 
 pub mod bind;
 pub mod convert;
-pub mod depth;
 pub mod ffi;
 pub mod heap_type;
 pub mod keywords;

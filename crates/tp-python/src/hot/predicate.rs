@@ -2,7 +2,7 @@
 
 use super::ffi::{self as x, Obj};
 use super::pykernel::from_rust;
-use super::{depth, queue};
+use super::queue;
 use crate::error;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -39,7 +39,6 @@ impl PyPredicate {
     /// # Safety
     /// Lock held; one object per schema argument.
     unsafe fn ask(&self, objects: *const Obj) -> Result<bool> {
-        depth::check()?;
         let guard = KeyGuard::foreign_kernel();
         // SAFETY: the caller's promise.
         unsafe {

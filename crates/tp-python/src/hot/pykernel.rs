@@ -4,7 +4,7 @@
 
 use super::convert;
 use super::ffi::{self as x, Obj};
-use super::{depth, outputs, results, ret, shell};
+use super::{outputs, results, ret, shell};
 use crate::error;
 use pyo3::ffi;
 use smallvec::{SmallVec, smallvec};
@@ -76,10 +76,7 @@ impl PyKernel {
     #[inline(always)]
     unsafe fn run_one(&self, call: &Call<'_>, objects: *const Obj) -> Result<Tensor> {
         // SAFETY: the caller's promise, positional objects first.
-        let out = in_foreign_kernel(call.args, |is_low| unsafe {
-            if is_low && depth::is_used_up() {
-                return std::ptr::null_mut();
-            }
+        let out = in_foreign_kernel(call.args, || unsafe {
             x::PyObject_Vectorcall(self.func, objects, self.positional, self.kwnames)
         });
         if out.is_null() {
@@ -113,10 +110,7 @@ impl PyKernel {
             return unsafe { self.fill(call, objects, rets) };
         }
         // SAFETY: one object per schema argument, positional ones first.
-        let out = in_foreign_kernel(call.args, |is_low| unsafe {
-            if is_low && depth::is_used_up() {
-                return std::ptr::null_mut();
-            }
+        let out = in_foreign_kernel(call.args, || unsafe {
             x::PyObject_Vectorcall(self.func, objects, self.positional, self.kwnames)
         });
         if out.is_null() {
@@ -139,10 +133,7 @@ impl PyKernel {
                 std::slice::from_raw_parts(objects, call.args.len()).iter().copied().collect();
             let out = ret::finish(outputs.clone(), Some(&call.def.schema));
             given.push(out);
-            let result = in_foreign_kernel(call.args, |is_low| {
-                if is_low && depth::is_used_up() {
-                    return std::ptr::null_mut();
-                }
+            let result = in_foreign_kernel(call.args, || {
                 x::PyObject_Vectorcall(self.func, given.as_ptr(), self.positional, self.kwnames)
             });
             let nothing = result == ffi::Py_None() || result == out;
