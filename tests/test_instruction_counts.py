@@ -61,7 +61,7 @@ def test_a_planted_regression_is_found(check) -> None:
 
 
 def test_the_page_of_benches_shows_the_committed_table(check) -> None:
-    """K2: `check.py --update` writes both."""
+    """`check.py --update` writes both."""
     page, found = check.PAGE.read_text(), json.loads(check.TABLE.read_text())["instructions"]
     assert check.with_figures(page, found) == page
     rows = [line.split("|") for line in page.splitlines()]
@@ -74,7 +74,7 @@ def test_the_page_of_benches_shows_the_committed_table(check) -> None:
 
 
 def test_the_cost_of_a_call_grows_evenly_with_its_arguments() -> None:
-    """P2, issue 4: an argument left out costs nothing, one given a few dozen instructions, the 17th like the 16th."""
+    """P2: an argument left out costs nothing, one given a few dozen instructions, the 17th like the 16th."""
     counts = json.loads(SCRIPT.with_name("expected.json").read_text())["instructions"]
     assert counts["30 arguments, 1 given"] <= counts["2 arguments, 1 given"] + 28
     per_argument = (counts["30 arguments"] - counts["2 arguments"]) / 28

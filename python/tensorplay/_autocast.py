@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay._entries import Entries
 from tensorplay._native import dtype as DType
 from tensorplay._op import require_autocast_device
@@ -36,7 +36,8 @@ class autocast:
         require_autocast_device(device_type)
         if dtype not in (_native.bfloat16, _native.float16, _native.float32):
             raise DTypeError(f"autocast to {dtype!r}: use bfloat16, float16 or float32", code="TP3421")
-        self.device_type, self._dtype, self._enabled = device_type, dtype, bool(enabled)
+        self.device_type, self._dtype = device_type, dtype
+        self._enabled = _arguments.boolean("autocast", "enabled", enabled)
         # The words before each entry.
         self._entries = Entries("autocast", AutogradError, "TP3316")
 

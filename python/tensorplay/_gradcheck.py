@@ -50,9 +50,13 @@ def gradcheck(
         check_batched_grad, check_batched_forward_grad, check_forward_ad, check_backward_ad, masked
     )
     values = _values("gradcheck", func, inputs)
-    options = Options(
-        eps, atol, rtol, nondet_tol, _name(func), check_undefined_grad, check_grad_dtypes, fast_mode
+    options = Options.checked(
+        "gradcheck",
+        (eps, atol, rtol, nondet_tol),
+        _name(func),
+        (check_undefined_grad, check_grad_dtypes, fast_mode),
     )
+    _arguments.boolean("gradcheck", "raise_exception", raise_exception)
     return _verdict(func, values, options, raise_exception)
 
 
@@ -81,6 +85,18 @@ def gradgradcheck(
     base.require_package("numpy", "gradgradcheck")
     _require_backward(check_batched_grad, False, check_fwd_over_rev, check_rev_over_rev, masked)
     values = _values("gradgradcheck", func, inputs)
+    options = Options.checked(
+        "gradgradcheck",
+        (eps, atol, rtol, nondet_tol),
+        f"the gradient of {_name(func)}",
+        (check_undefined_grad, check_grad_dtypes, fast_mode),
+        taped=True,
+    )
+    for name, value in (
+        ("raise_exception", raise_exception),
+        ("gen_non_contig_grad_outputs", gen_non_contig_grad_outputs),
+    ):
+        _arguments.boolean("gradgradcheck", name, value)
     outputs = _outputs(func, values)
     if grad_outputs is None:
         cotangents = [_random(o.shape, seed) for seed, o in enumerate(outputs)]
@@ -88,7 +104,7 @@ def gradgradcheck(
             cotangents = [_spread(c) for c in cotangents]
         cotangents = [c.requires_grad_() for c in cotangents]
     else:
-        cotangents = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs)
+        cotangents = _arguments.tensors("gradgradcheck", "grad_outputs", grad_outputs)
     count = len(values)
 
     def gradient(*args: Any) -> tuple[Any, ...]:
@@ -98,10 +114,6 @@ def gradgradcheck(
         found = _native.grad(ends, starts, list(weights), True, True, True)
         return tuple(g for g in found if g is not None)
 
-    name = f"the gradient of {_name(func)}"
-    options = Options(
-        eps, atol, rtol, nondet_tol, name, check_undefined_grad, check_grad_dtypes, fast_mode, taped=True
-    )
     return _verdict(gradient, (*values, *cotangents), options, raise_exception)
 
 
@@ -116,6 +128,15 @@ def _values(owner: str, func: Any, inputs: Any) -> tuple[Any, ...]:
 def _require_backward(
     batched: bool, batched_forward: bool, forward: bool, backward: bool, masked: bool | None
 ) -> None:
+    given = {
+        "check_batched_grad": batched,
+        "check_batched_forward_grad": batched_forward,
+        "check_forward_ad": forward,
+        "check_backward_ad": backward,
+        "masked": masked is not None and masked,
+    }
+    for name, value in given.items():
+        _arguments.boolean("gradcheck", name, value)
     refused = {
         "forward-mode checks (check_forward_ad, check_fwd_over_rev, check_batched_forward_grad)": forward
         or batched_forward,

@@ -308,23 +308,34 @@ def _default_text(parameter: inspect.Parameter, kind: str) -> str:
         )
     if base == "float" and type(value) is int:
         value = _as_float(value, parameter, kind)
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise _unfit(parameter, kind, "an integer of a schema has 64 bits")
     if isinstance(value, float):
         return ("-inf" if value < 0 else "inf") if math.isinf(value) else repr(value)
     if isinstance(value, _native.dtype):
         return value.name
     if isinstance(value, (str, _native.device)):
-        return _quoted(str(value))
+        text = str(value)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise _unfit(parameter, kind, "it is no text, for it holds half a surrogate pair") from None
+        return _quoted(text)
     return repr(value)
+
+
+def _unfit(parameter: inspect.Parameter, kind: str, why: str) -> SchemaError:
+    return SchemaError(
+        f"parameter {parameter.name!r} of type {kind} cannot have the default {parameter.default!r}: {why}",
+        code="TP1030",
+    )
 
 
 def _as_float(value: int, parameter: inspect.Parameter, kind: str) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise SchemaError(
-            f"parameter {parameter.name!r} of type {kind} cannot have the default {value!r}: no float is that large",
-            code="TP1030",
-        ) from None
+        raise _unfit(parameter, kind, "no float is that large") from None
 
 
 def _quoted(text: str) -> str:

@@ -148,6 +148,7 @@ def checkpoint(fn: Callable[..., Any], *args: Any, preserve_rng_state: bool = Tr
     argument, or another tensor that its recorded calls read, was written to in between.
     """
     _arguments.function("checkpoint", "fn", fn)
+    _arguments.boolean("checkpoint", "preserve_rng_state", preserve_rng_state)
     # What a captured region keeps for its backward is decided when it is split, and random draws are ops of it.
     if not is_grad_enabled() or _native.is_capturing():
         return fn(*args, **kwargs)

@@ -170,8 +170,8 @@ class set_grad_enabled(_GradMode):
     __slots__ = ("_before", "_thread")
 
     def __init__(self, mode: bool) -> None:
-        super().__init__(bool(mode))
-        self._before = _set(bool(mode))
+        super().__init__(_arguments.boolean("set_grad_enabled", "mode", mode))
+        self._before = _set(self._mode)
         self._thread: int | None = get_ident()
 
     def __enter__(self) -> None:
@@ -237,7 +237,7 @@ class set_detect_anomaly:
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         nan = _arguments.boolean("set_detect_anomaly", "check_nan", check_nan)
-        self._nan = nan if mode else None
+        self._nan = nan if _arguments.boolean("set_detect_anomaly", "mode", mode) else None
         self._before = _anomaly.put(self._nan)
         self._thread: int | None = get_ident()
         self._entries = Entries("set_detect_anomaly", AutogradError, "TP3316")

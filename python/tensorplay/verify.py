@@ -11,7 +11,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay._verify.batches import check_batches
 from tensorplay._verify.compiled import check_compiled
 from tensorplay._verify.executor_checks import check_executors, check_required
@@ -73,8 +73,9 @@ def verify(
         With ``.passed``, ``.values``, ``.graph``, ``.executor``, ``.failures``, ``.skips`` and several printed forms.
     """
     base.require_package("numpy", "tensorplay.verify")
-    required = (require,) if isinstance(require, str) else tuple(require)
-    options = Options(rtol, atol, sweep, required, seed)
+    options = _options(rtol, atol, sweep, require, seed)
+    if kwargs is not None:
+        _arguments.instance("verify", "kwargs", kwargs, dict, "a dict of keyword arguments")
     found = subjects(op_or_fn)
     if not found:
         raise ArgumentError(f"{op_or_fn!r} has no overload defined", code="TP1305")
@@ -89,6 +90,25 @@ def verify(
         columns[0].append(_unbound(found, inputs, kwargs or {}))
     name = found[0].name if len(found) == 1 else str(found[0].full).partition(".")[0]
     return VerifyReport(name, seed, *columns)
+
+
+def _options(
+    rtol: float | None, atol: float | None, sweep: bool, require: str | Sequence[str], seed: int
+) -> Options:
+    """The options of a call, held to what they may be."""
+    names = [require] if isinstance(require, str) else _arguments.items("verify", "require", require)
+    for name in names:
+        _arguments.string("verify", "require", name, "names of backends or devices")
+    number = _arguments.integer("verify", "seed", seed)
+    if number < 0:
+        raise InvalidValueError(f"verify: argument 'seed' must be 0 or more, got {number}", code="TP1048")
+    return Options(
+        None if rtol is None else _arguments.tolerance("verify", "rtol", rtol),
+        None if atol is None else _arguments.tolerance("verify", "atol", atol),
+        _arguments.boolean("verify", "sweep", sweep),
+        tuple(names),
+        number,
+    )
 
 
 def _binds(subject: Subject, inputs: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]) -> bool:
@@ -233,10 +253,16 @@ def opcheck(
             code="TP3907",
             notes=("write opcheck(op, (x,)) for an op of one argument",),
         )
+    if kwargs is not None:
+        _arguments.instance("opcheck", "kwargs", kwargs, dict, "a dict of keyword arguments")
+    _arguments.boolean("opcheck", "raise_exception", raise_exception)
     if (rtol is None) != (atol is None):
         given = "rtol" if atol is None else "atol"
         raise InvalidValueError(f"opcheck got {given} alone: give rtol and atol, or neither", code="TP3905")
-    wanted = [test_utils] if isinstance(test_utils, str) else list(test_utils or _DEFAULT)
+    if isinstance(test_utils, str):
+        wanted = [test_utils]
+    else:
+        wanted = _arguments.items("opcheck", "test_utils", _DEFAULT if test_utils is None else test_utils)
     if unknown := [name for name in wanted if name not in _TESTS]:
         raise ArgumentError(f"no test named {unknown[0]!r}; known are {', '.join(_TESTS)}", code="TP3904")
     report = verify(subject, tuple(args), kwargs, rtol=rtol, atol=atol, sweep=False)
