@@ -226,8 +226,6 @@ def register_fake(
     info = _native.op_info(target)
     if allow_override is not None:
         _arguments.boolean("register_fake", "allow_override", allow_override)
-    if info["fake"] in ("native", "python") and not allow_override:
-        _require_replaceable(target, record_of(target), fn, info["at"], never=allow_override is False)
     record = writable_record(target)
     rule: Callable[..., Any] | None = fn
     if isinstance(fn, _FakeFromBody):
@@ -238,6 +236,8 @@ def register_fake(
             )
     else:
         require_fake(fn, schema_of(target))
+    if info["fake"] in ("native", "python") and not allow_override:
+        _require_replaceable(target, record, rule, info["at"], never=allow_override is False)
     assert rule is not None
     keep_fake(target, record, rule, lib)
     _native.register_fake(target, rule)
@@ -248,7 +248,7 @@ def _require_replaceable(target: str, before: Record | None, fn: Any, at: Any, *
     """Refuses a second fake rule, unless the op is the author's own or the rule comes from the same place again."""
     place = before.fake_place if before is not None else None
     own = before is not None and before.kind != "op"
-    if not never and (own or (place is not None and callable(fn) and place_of(fn).same_as(place))):
+    if not never and (own or (place is not None and place_of(fn).same_as(place))):
         return
     raise RegistrationError(
         f"{target} has a fake rule already at {place or f'{at[1]}:{at[2]}'}",
