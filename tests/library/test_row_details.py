@@ -116,6 +116,7 @@ def test_an_op_defined_twice_names_both_places(ns: str) -> None:
         assert str(library.get_op(f"{ns}::f").schema) == f"{ns}::f(Tensor x) -> Tensor"
 
 
+@pytest.mark.thread_unsafe(reason="catches warnings, which are the process's")
 def test_a_library_made_twice_by_one_function_says_whose_the_op_is(ns: str) -> None:
     """9.1: the later one replaces the definition of the earlier, which lives on, and the warning tells what that means."""
 
