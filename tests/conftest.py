@@ -43,6 +43,7 @@ ONE_THREAD = {
     "test_opcheck.py": "its ops have fixed names",
     "test_packaging.py": "starts programs",
     "test_peer_report.py": "reads reports",
+    "test_recursion.py": "starts programs",
     "test_random_calls.py": "passes, but four times its examples take a minute",
     "test_verify.py": "its ops have fixed names",
     "test_wrong_arguments.py": "its ops have fixed names, and it sets modes of the process",

@@ -1,15 +1,16 @@
 """The rows of the contract (reference sections 1 to 9 and 11, and the scenario groups) and the tests that prove each.
 
-A row's tests are those named here and every test whose docstring begins with the row's id ("G8: ...", "3.6, 3.7: ...").
-Tests are named from `tests/` (or, for Rust, from `crates/`). A row that nothing proves yet, or only in part, says in
-`missing` what and why; the printed figure counts it as open. Not here: what the rows say in full; the words are labels.
+What proves a row are the tests named here: from `tests/` or, for Rust, from `crates/`. More of it is in every test whose
+docstring begins with the row's id ("G8: ...", "3.6, 3.7: ..."), which is no proof by itself; an id that is no row is a
+mistake. A row that nothing proves yet, or only in part, says in `missing` what and why; the printed figure counts it as
+open. Not here: what the rows say in full; the words are labels.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,8 @@ SCHEMA = "library/test_schema.py::"
 INFER = "library/test_inference.py::"
 CONTRACT = "library/test_contract.py::"
 REGISTER = "library/test_registration.py::"
+DETAILS = "library/test_row_details.py::"
+SAVING = "autograd/test_saving.py::"
 UPSTREAM = "library/test_upstream_contract.py::"
 RULES = "library/test_gradient_rules.py::"
 FAULTS = "test_verify_faults.py::"
@@ -95,7 +98,7 @@ ROWS: tuple[Row, ...] = tuple(
 2.4  | without annotations             | INFER::test_parameters_without_annotation
 2.5  | kinds of parameters             | INFER::test_signatures_that_no_schema_has
 2.6  | annotations as strings          | INFER::test_string_annotations_are_types, INFER::test_names_in_the_closure_are_found
-2.7  | defaults                        | INFER::test_string_defaults_round_trip, INFER::test_float_defaults_round_trip, INFER::test_dtype_and_device_defaults_arrive_as_objects
+2.7  | defaults                        | INFER::test_string_defaults_round_trip, INFER::test_float_defaults_round_trip, INFER::test_dtype_and_device_defaults_arrive_as_objects, INFER::test_defaults_that_are_large_or_no_text
 2.8  | mutates_args                    | INFER::test_mutates_args_is_checked, INFER::test_mutated_lists_and_optionals, INFER::test_unknown_mutation_means_every_tensor
 2.9  | partials, callable objects      | INFER::test_partials_and_callable_objects
 2.10 | tags inplace and out            | INFER::test_tags_for_what_is_written_to_and_returned
@@ -109,8 +112,8 @@ ROWS: tuple[Row, ...] = tuple(
 3.8  | types of inputs                 | CONTRACT::test_none_and_generators_are_no_tensors_and_lists
 3.9  | what a kernel sees              | CONTRACT::test_what_a_kernel_sees
 3.10 | wrong arguments                 | CONTRACT::test_argument_names_of_python_and_misspelt_keywords
-3.11 | exceptions of kernels           | CONTRACT::test_exceptions_pass_through_and_modes_are_restored
-3.12 | recursion                       | CONTRACT::test_recursion_ends_as_an_error
+3.11 | exceptions of kernels           | CONTRACT::test_exceptions_pass_through_and_modes_are_restored, DETAILS::test_every_mode_is_as_before_after_an_exception
+3.12 | recursion                       | CONTRACT::test_recursion_ends_as_an_error, test_recursion.py::test_recursion_ends_as_an_error_on_a_small_stack, test_recursion.py::test_a_raised_recursion_limit_ends_at_the_end_of_the_stack
 3.13 | default kernel                  | UPSTREAM::test_l01_the_body_is_the_default_kernel, UPSTREAM::test_l03_no_kernel
 3.14 | ops without tensors             | REGISTER::test_devices_and_ops_without_tensors
 3.15 | subclasses, parameters          | test_tensor.py::test_the_type_cannot_be_called_or_subclassed
@@ -121,10 +124,10 @@ ROWS: tuple[Row, ...] = tuple(
 4.4  | switches are the thread's       | REGISTER::test_switches_belong_to_the_thread
 4.5  | kernels registered after capture | compile/test_registrations.py::test_a_kernel_registered_after_the_compile_is_noticed
 4.6  | registering by name             | UPSTREAM::test_l28_top_level_define_and_impl
-5.1  | role of a fake rule             | CONTRACT::test_a_fake_rule_is_used_and_the_body_is_not_run, CONTRACT::test_fake_from_body
-5.2  | no fake rule                    | CONTRACT::test_a_missing_fake_rule_is_said_with_the_fix
+5.1  | role of a fake rule             | CONTRACT::test_a_fake_rule_is_used_and_the_body_is_not_run, CONTRACT::test_fake_from_body, DETAILS::test_a_fake_rule_that_reads_data_is_an_error
+5.2  | no fake rule                    | CONTRACT::test_a_missing_fake_rule_is_said_with_the_fix, DETAILS::test_a_missing_fake_rule_is_an_error_where_it_is_needed_alone
 5.3  | ops that need none              | library/test_rows.py::test_which_ops_need_a_fake_rule
-5.4  | overriding a rule               | UPSTREAM::test_l07_register_fake_as_a_decorator
+5.4  | overriding a rule               | UPSTREAM::test_l07_register_fake_as_a_decorator, DETAILS::test_a_second_fake_rule_replaces_where_the_op_is_the_authors_own, DETAILS::test_a_second_fake_rule_of_another_op_is_an_error
 5.5  | sizes that depend on data       | SIZES::test_there_is_a_context_in_a_fake_rule_and_nowhere_else, SIZES::test_a_fresh_size_is_a_symbol_with_a_range, SIZES::test_bounds_that_cannot_be, SIZES::test_tensors_on_meta_have_no_such_sizes
 5.6  | guards on such sizes            | SIZES::test_branching_names_the_expression_and_the_line, SIZES::test_a_check_decides_later_comparisons, RUNS::test_one_graph_serves_every_size
 5.7  | declared ranges                 | RUNS::test_a_size_outside_of_its_range_is_an_error_of_the_run, RUNS::test_outputs_that_share_a_size_agree, SIZES::test_verify_and_opcheck_know_such_sizes
@@ -147,17 +150,17 @@ ROWS: tuple[Row, ...] = tuple(
 6.14 | forward mode                    | CHECK::test_options_in_the_order_of_torch
 6.15 | functional transforms           | func/test_grad.py::test_a_custom_op_under_functional_grad
 6.16 | registering again               | library/test_rows.py::test_the_last_rule_wins
-6.17 | hooks and anomaly mode          | autograd/test_modes.py::test_detect_anomaly
+6.17 | hooks and anomaly mode          | autograd/test_modes.py::test_detect_anomaly, SAVING::test_anomaly_mode_names_the_line_of_every_failure, SAVING::test_saved_tensors_are_kept_by_hooks, SAVING::test_tensor_hooks_see_and_replace_gradients, SAVING::test_a_checkpoint_keeps_nothing_and_runs_again
 6.18 | threads                         | library/test_rows.py::test_threads_differentiate_on_their_own
 6.19 | exceptions of rules             | library/test_rows.py::test_exceptions_of_rules_pass_unchanged
 7.1  | counters of writes              | CONTRACT::test_declared_mutation_moves_the_version, library/test_rows.py::test_versions_of_lists_views_and_what_is_left_out
-7.2  | shared counters, expanded writes | library/test_rows.py::test_versions_of_lists_views_and_what_is_left_out
+7.2  | shared counters, expanded writes | library/test_rows.py::test_versions_of_lists_views_and_what_is_left_out, DETAILS::test_a_declared_write_to_an_expanded_tensor_is_refused
 8.1  | batching rules                  | func/test_vmap.py::test_a_registered_rule_is_used
 8.2  | autocast                        | library/test_autocast.py::test_every_floating_tensor_is_cast_and_nothing_else
 8.3  | torch_dispatch handlers         | | not built: there are no dispatch modes or subclasses to register for
 8.4  | effects                         | CONTRACT::test_effects_are_kept_by_dead_code_removal, compile/test_compile.py::test_effects_decide_what_is_removed
 8.5  | handles of kernels              | UPSTREAM::test_l23_get_kernel
-9.1  | libraries                       | UPSTREAM::test_l11_libraries, UPSTREAM::test_l11_an_implementation_may_come_first, UPSTREAM::test_l11_a_library_ends_with_its_object
+9.1  | libraries                       | UPSTREAM::test_l11_libraries, UPSTREAM::test_l11_an_implementation_may_come_first, UPSTREAM::test_l11_a_library_ends_with_its_object, DETAILS::test_an_op_defined_twice_names_both_places
 9.2  | calls after the end             | UPSTREAM::test_l11_lifetime
 9.3  | packets and overloads           | UPSTREAM::test_overloads_have_names, REGISTER::test_ops_are_found_by_name, REGISTER::test_the_op_object
 9.4  | order of layers                 | library/test_autocast.py::test_under_vmap_and_grad, tp-dispatch/src/key.rs::highest_wins
@@ -165,7 +168,7 @@ ROWS: tuple[Row, ...] = tuple(
 11.2 | test_autograd_registration      | OPCHECK::test_an_output_that_its_kernel_recorded_is_reported
 11.3 | test_faketensor                 | FAULTS::test_a_fake_rule_with_another_shape_or_dtype_is_found, FAULTS::test_a_fake_rule_that_returns_its_input_is_found
 11.4 | test_aot_dispatch               | OPCHECK::test_a_missing_formula_is_reported_where_a_gradient_is_asked_for, OPCHECK::test_the_static_test_can_be_asked_for, FAULTS::test_state_that_outlives_a_call_is_found
-11.5 | false alarms                    | OPCHECK::test_a_setup_context_that_computes_is_no_leak, OPCHECK::test_a_noisy_backward_of_a_nondeterministic_op_passes
+11.5 | false alarms                    | OPCHECK::test_a_setup_context_that_computes_is_no_leak, OPCHECK::test_a_noisy_backward_of_a_nondeterministic_op_passes, OPCHECK::test_outputs_that_hold_nan_are_no_failure
 11.6 | what opcheck refuses            | OPCHECK::test_what_is_no_op_is_a_value_error, OPCHECK::test_several_overloads_are_listed, OPCHECK::test_tolerances_go_together, OPCHECK::test_the_first_failure_is_an_opcheckerror
 11.7 | gradcheck                       | CHECK::test_right_gradients_pass, CHECK::test_options_in_the_order_of_torch, CHECK::test_fast_mode_looks_at_directions_and_finds_one_wrong_element, CHECK::test_overlapping_inputs_are_named
 11.8 | gradgradcheck                   | CHECK::test_second_derivatives, CHECK::test_a_gradient_cut_off_the_tape_fails_beside_one_that_is_recorded
@@ -201,9 +204,9 @@ G7   | grad mode in a kernel           | RULES::test_grad_mode_is_off_in_a_kerne
 G8   | outputs kept on ctx             | autograd/test_lifetime.py::test_an_output_kept_on_ctx_is_collected
 G10  | broadcast gradients             | library/test_rows.py::test_gradients_of_broadcast_operands
 G14  | autocast of custom ops          | library/test_autocast.py::test_every_floating_tensor_is_cast_and_nothing_else
-H1   | callbacks hold no lock          | library/test_rows.py::test_callbacks_hold_no_lock, CALLBACKS::test_many_threads_register_call_capture_and_differentiate
+H1   | callbacks hold no lock          | library/test_rows.py::test_callbacks_hold_no_lock, CALLBACKS::test_many_threads_register_call_capture_and_differentiate, DETAILS::test_kernels_are_removed_while_others_call
 H3   | backward inside of a kernel     | autograd/test_silent_results.py::test_a_kernel_may_differentiate_what_it_makes
-H4   | settings of threads             | REGISTER::test_switches_belong_to_the_thread
+H4   | settings of threads             | REGISTER::test_switches_belong_to_the_thread, DETAILS::test_threads_compile_on_their_own
 H5   | first launch in backward        | | shown with Triton's interpreter; a launch on a GPU needs the CUDA runtime
 H7   | kernels that refer to their op  | library/test_rows.py::test_a_kernel_that_holds_its_op_is_collected
 U1   | use after destruction           | UPSTREAM::test_l11_lifetime, OPCHECK::test_an_unregistered_op_is_named
@@ -255,6 +258,18 @@ def tests_of(row: Row) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*row.tests, *own)))
 
 
+def strange_ids() -> list[tuple[str, str]]:
+    """Tests whose docstrings begin with the id of no row."""
+    known = {row.id for row in ROWS}
+    return [(test, id) for test, text in python_tests().items() for id in sorted(ids_of(text) - known)]
+
+
+def unproved(row: Row, known: Collection[str]) -> bool:
+    """Whether a test of the row is not among those that there are, or there never was one."""
+    return not row.tests or not set(row.tests) <= set(known)
+
+
 def open_rows() -> list[Row]:
     """Rows that no test proves, or only in part."""
-    return [row for row in ROWS if row.missing or not tests_of(row)]
+    known = python_tests().keys() | rust_tests()
+    return [row for row in ROWS if row.missing or unproved(row, known)]

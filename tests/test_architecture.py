@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -91,6 +92,16 @@ impl Thing {
 fn helper() {}
 """
     assert rules.unguarded_functions(text) == ["bad", "new"]
+
+
+def test_names_of_files_are_plain() -> None:
+    """A name with other characters is what a test wrote into the working directory, or trouble on another system."""
+    command = ["git", "ls-files", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    names = (
+        listed.stdout.split("\0") if listed.returncode == 0 else [path for path, _ in sources(".rs", ".py")]
+    )
+    assert [name for name in names if not re.fullmatch(r"[A-Za-z0-9._/+-]*", name)] == []
 
 
 def test_python_layers_point_downward() -> None:

@@ -155,7 +155,7 @@ ROUTES = [
 def test_exceptions_pass_by_identity_and_modes_are_restored(
     route: str, routes: dict[str, Callable[[], object]]
 ) -> None:
-    """Issue: exceptions unchanged, whatever raised them; no mode is left behind."""
+    """Exceptions unchanged, whatever raised them; no mode is left behind."""
     assert set(routes) == set(ROUTES)
     for make in EXCEPTIONS:
         error = make()
@@ -172,7 +172,7 @@ def test_exceptions_pass_by_identity_and_modes_are_restored(
 
 
 def test_captures_belong_to_their_thread() -> None:
-    """Issue: dispatch and fake context are thread-local (F7)."""
+    """Dispatch and fake context are thread-local (F7)."""
     barrier = threading.Barrier(6, timeout=30)
     failures: list[object] = []
 
@@ -204,7 +204,7 @@ def test_captures_belong_to_their_thread() -> None:
 
 
 def test_many_threads_register_call_capture_and_differentiate() -> None:
-    """H1, issue: nothing deadlocks or mixes; each thread sees its own op's values."""
+    """H1: nothing deadlocks or mixes; each thread sees its own op's values."""
     failures: list[object] = []
 
     def work(number: int) -> None:
@@ -249,7 +249,7 @@ def busy() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_registers_records_and_compiles(busy: None) -> None:
-    """Issue: child after fork: registry, tape, pool and compile work in it."""
+    """Child after fork: registry, tape, pool and compile work in it."""
     warm = tp.compile(lambda x: tp.sum(x * 2.0))
     warm(tp.ones((100_000,)))
     child = os.fork()

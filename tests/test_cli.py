@@ -88,7 +88,7 @@ def test_missing_and_broken_are_told_apart() -> None:
 @pytest.mark.requires("triton")
 @pytest.mark.skipif(tensorplay.cuda.is_available(), reason="there is a GPU")
 def test_triton_without_a_gpu_is_told_in_one_way(capsys: pytest.CaptureFixture[str]) -> None:
-    """K2: `capabilities()`, `doctor`, `env` and `tp.compile` agree: it compiles, it cannot launch, why, and the fix."""
+    """K3: `capabilities()`, `doctor`, `env` and `tp.compile` agree: it compiles, it cannot launch, why, and the fix."""
     found = base.capabilities()["triton"]
     assert not found.available
     assert found.details["compiles"] is True
@@ -227,7 +227,7 @@ def test_codes_are_well_formed() -> None:
 
 
 def test_every_code_has_an_example_or_says_why_not() -> None:
-    """Issue: the page of codes has a minimal example of each."""
+    """The page of codes has a minimal example of each."""
     both = [code for code, entry in codes.CODES.items() if (entry.example is None) == (entry.without is None)]
     assert both == []
     assert (codes.EXAMPLES | codes.WITHOUT).keys() - codes.CODES.keys() == set()
@@ -236,7 +236,7 @@ def test_every_code_has_an_example_or_says_why_not() -> None:
 @pytest.mark.parametrize("code", sorted(codes.EXAMPLES))
 @pytest.mark.filterwarnings("ignore")
 def test_an_example_raises_exactly_its_code(code: str) -> None:
-    """Issue: the examples of the page of codes are tested."""
+    """The examples of the page of codes are tested."""
     program = compile(codes.EXAMPLES[code], f"<example of {code}>", "exec", dont_inherit=True)
     with pytest.raises(TensorPlayError) as caught:
         exec(program, {"tp": tensorplay})

@@ -152,7 +152,7 @@ for name in [name for name in library.list_ops() if name.partition("::")[0] not 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/capture.md", "docs/torch-library.md"])
 def test_the_fake_rules_that_a_page_shows_promise_what_the_kernels_return(page: str, tmp_path: Path) -> None:
-    """11: for integers too, which nobody passes on the page."""
+    """For integers too, which nobody passes on the page."""
     script = tmp_path / "contracts.py"
     script.write_text(program(blocks(ROOT / page)) + CONTRACTS)
     found = run([str(script)]).rpartition(f"{MARK}\n")[2].splitlines()
@@ -265,7 +265,7 @@ def test_quickstart_runs_natively() -> None:
 @pytest.mark.requires("sklearn", "triton")
 @pytest.mark.skipif(tp.cuda.is_available(), reason="there is a GPU")
 def test_quickstart_with_triton_and_no_gpu_says_that_everything_ran_natively() -> None:
-    """K2: the demo tells what `capabilities()` tells."""
+    """The demo tells what `capabilities()` tells."""
     printed = run([str(QUICKSTART), "--steps", "120", "--backend", "triton"])
     assert executors(printed) == {"forward": {"native"}, "backward": {"native"}}
     found = tp.backends.capabilities()["triton"]

@@ -75,7 +75,7 @@ def test_a_planted_regression_is_found(check) -> None:
 
 
 def test_the_page_of_benches_shows_the_committed_table(check) -> None:
-    """K2: `check.py --update` writes both."""
+    """`check.py --update` writes both."""
     page, found = check.PAGE.read_text(), json.loads(check.TABLE.read_text())["instructions"]
     assert check.with_figures(page, found) == page
     rows = [line.split("|") for line in page.splitlines()]
@@ -87,8 +87,19 @@ def test_the_page_of_benches_shows_the_committed_table(check) -> None:
     assert other.replace("| 7, body included |", f"| {found['custom op']}, body included |") == page
 
 
+def test_the_page_says_of_every_bar_whether_it_is_met(check) -> None:
+    """The units beside the bar, and the bar that `make bench-calls` prints."""
+    rows = [line.split("|") for line in check.PAGE.read_text().splitlines()]
+    found = {row[1].strip(): row for row in rows if len(row) == check.COLUMNS + 2}
+    bars = {name: found[name][4].split(", ") for name in check.ROWS}
+    for name, (bar, verdict) in bars.items():
+        assert verdict.strip() == ("met" if float(found[name][3]) <= float(bar) else "not met"), name
+    calls = (check.PAGE.parent / "python" / "calls.py").read_text()
+    assert [name for name, (bar, _) in bars.items() if f", {float(bar)}" not in calls] == []
+
+
 def test_the_cost_of_a_call_grows_evenly_with_its_arguments() -> None:
-    """P2, issue 4: an argument left out costs nothing, one given a few dozen instructions, the 17th like the 16th."""
+    """P2: an argument left out costs nothing, one given a few dozen instructions, the 17th like the 16th."""
     counts = json.loads(SCRIPT.with_name("expected.json").read_text())["instructions"]
     assert counts["30 arguments, 1 given"] <= counts["2 arguments, 1 given"] + 28
     per_argument = (counts["30 arguments"] - counts["2 arguments"]) / 28

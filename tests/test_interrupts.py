@@ -29,7 +29,7 @@ def interrupt_by_kill() -> None:
 
 @pytest.mark.parametrize("send", [interrupt_by_kill, _thread.interrupt_main])
 def test_a_thread_interrupts_a_long_backward(send) -> None:
-    """Issue: KeyboardInterrupt. The thread that sends it runs only if backward lets go of the interpreter lock."""
+    """KeyboardInterrupt. The thread that sends it runs only if backward lets go of the interpreter lock."""
     x, loss = long_chain(600_000)
     begun = threading.Event()
     handle = loss.register_hook(lambda grad: begun.set())
@@ -61,7 +61,7 @@ def test_a_thread_interrupts_a_long_backward(send) -> None:
 
 
 def test_other_threads_run_during_a_long_backward() -> None:
-    """Issue: the lock is shared while a pass of built-in ops runs."""
+    """The lock is shared while a pass of built-in ops runs."""
     _, loss = long_chain(600_000)
     ticks = []
     stop = threading.Event()
@@ -84,7 +84,7 @@ def test_other_threads_run_during_a_long_backward() -> None:
 
 
 def test_a_signal_handler_that_raises_ends_the_pass_with_its_exception() -> None:
-    """Issue: KeyboardInterrupt. Any handler's exception passes through by identity."""
+    """KeyboardInterrupt. Any handler's exception passes through by identity."""
     error = RuntimeError("stop")
 
     def handler(_signal: int, _frame: object) -> None:

@@ -117,7 +117,7 @@ def attempt(call: object) -> None:
 @RANDOM
 @given(data=st.data())
 def test_any_call_of_any_op(data: st.DataObject) -> None:
-    """Issue: arguments from Python."""
+    """Arguments from Python."""
     op = library.get_op(data.draw(st.sampled_from(CALLED)))
     args = data.draw(st.lists(OBJECTS, max_size=5))
     names = st.sampled_from(["axis", "dtype", "device", "x", "other", "nonsense"])
@@ -128,7 +128,7 @@ def test_any_call_of_any_op(data: st.DataObject) -> None:
 @RANDOM
 @given(data=NESTED, dtype=st.sampled_from([None, *DTYPES]))
 def test_any_nested_data(data: object, dtype: object) -> None:
-    """Issue: nested lists of anything."""
+    """Nested lists of anything."""
     attempt(lambda: tp.tensor(data, dtype=dtype))
     attempt(lambda: tp.asarray(data, dtype=dtype))
 
@@ -136,7 +136,7 @@ def test_any_nested_data(data: object, dtype: object) -> None:
 @RANDOM
 @given(x=tensors(), key=st.one_of(OBJECTS, st.lists(OBJECTS, max_size=4).map(tuple)), value=OBJECTS)
 def test_any_index(x: tp.Tensor, key: object, value: object) -> None:
-    """Issue: keys and stored values of any kind."""
+    """Keys and stored values of any kind."""
     attempt(lambda: x[key])
     attempt(lambda: x.__setitem__(key, value))
     attempt(lambda: repr(x))
@@ -145,7 +145,7 @@ def test_any_index(x: tp.Tensor, key: object, value: object) -> None:
 @RANDOM
 @given(x=tensors(), shape=st.lists(st.one_of(SIZES, ODD), max_size=5))
 def test_any_shape(x: tp.Tensor, shape: list[object]) -> None:
-    """Issue: sizes up to 2**62 and beyond."""
+    """Sizes up to 2**62 and beyond."""
     for call in (
         x.reshape,
         x.view,
@@ -164,7 +164,7 @@ def resident() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell resident memory")
 def test_memory_stays_flat_over_failing_calls() -> None:
-    """Issue: errors leak nothing."""
+    """Errors leak nothing."""
     x = tp.ones((4, 4))
     calls = [
         lambda: x + tp.ones((3,)),

@@ -22,7 +22,7 @@ FOUND = re.compile(r"^typed_program\.py:(\d+): error: .*\[([a-z-]+)\]$")
 
 @pytest.mark.thread_unsafe(reason="one checker at a time is slow enough")
 def test_a_users_program_has_types_under_mypy_strict(tmp_path: Path) -> None:
-    """K2: results and arguments of functions, ops, `Function.apply` and `tp.func` have types; wrong calls are refused."""
+    """Results and arguments of functions, ops, `Function.apply` and `tp.func` have types; wrong calls are refused."""
     text = PROGRAM.read_text()
     (tmp_path / PROGRAM.name).write_text(text)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--hide-error-context"]
@@ -35,12 +35,12 @@ def test_a_users_program_has_types_under_mypy_strict(tmp_path: Path) -> None:
 
 
 def test_the_stub_of_the_functions_is_made_from_their_schemas() -> None:
-    """K2: run `python tests/stubs.py` after a change of an op's schema or of `functions.py`."""
+    """Run `python tests/stubs.py` after a change of an op's schema or of `functions.py`."""
     assert stubs.PATH.read_text() == stubs.page()
 
 
 def test_the_stubs_of_the_extension_name_what_it_has() -> None:
-    """K2: every public function and class of `_native` is in a stub, and every name of the stubs is there."""
+    """Every public function and class of `_native` is in a stub, and every name of the stubs is there."""
     declared: set[str] = set()
     for path in ("_native.pyi", "_sizes.pyi", "_values.pyi"):
         for node in ast.parse((PACKAGE / path).read_text()).body:

@@ -5,6 +5,7 @@ import itertools
 import re
 import warnings
 
+import numpy as np
 import pytest
 
 import tensorplay as tp
@@ -30,6 +31,15 @@ MODULES = {
 }
 # An op that registrations may spoil: some wrong argument has a meaning (None takes a rule away).
 VICTIM = library.custom_op("wrong::victim", lambda x: x * 2.0, mutates_args=(), override=True)
+ONE = (tp.ones((2,)),)
+NAN = float("nan")
+
+
+def CHECK(**options):
+    x = tp.ones((2,), dtype=tp.float64).requires_grad_()
+    return tp.autograd.gradcheck(lambda x: x * 2.0, (x,), **options)
+
+
 # Python's own way to say that a call has too many or too few arguments, or that a type has no constructor.
 COUNTS = re.compile(
     r"positional argument|takes (no|exactly|at most|from) |required|unexpected keyword|keyword argument|expected at "
@@ -70,9 +80,6 @@ def check(name, call, args, kwargs):
         return None if name in VERDICTS else e
     except TypeError as e:
         return None if COUNTS.search(str(e)) else e
-    except ValueError as e:
-        # An unknown backend or policy is a plain ValueError by the rulings of the contract.
-        return None if name == "tensorplay.compile" else e
     except BaseException as e:  # a PanicException is no Exception
         return e
     return None
@@ -95,9 +102,10 @@ def keywords(value):
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_a_wrong_argument_is_an_error_with_a_code(name):
-    """8.1: every public function, class and method, every position and keyword: ours and coded, or Python's count."""
+def test_a_wrong_argument_is_an_error_with_a_code(name, tmp_path, monkeypatch):
+    """Every public function, class and method, every position and keyword: ours and coded, or Python's count."""
     value = PUBLIC[name]
+    monkeypatch.chdir(tmp_path)  # some text is the name of a file that `save` may write
 
     def calls():
         tensor = tp.ones((2, 3))
@@ -149,24 +157,86 @@ def test_a_wrong_argument_is_an_error_with_a_code(name):
         (lambda: tp.load(3), "load: argument 'path'"),
         (lambda: tp.save("unused", {1: tp.ones((2,))}), "save takes text as names of tensors"),
         (lambda: tp.save("unused", {}, metadata=3), "save: argument 'metadata'"),
+        (lambda: tp.verify(VICTIM, ONE, kwargs=5), "verify: argument 'kwargs' must be a dict of keyword arguments, got int"),
+        (lambda: tp.verify(VICTIM, ONE, rtol="a"), "verify: argument 'rtol' must be a number, got str"),
+        (lambda: tp.verify(VICTIM, ONE, atol=-1.0), "verify: argument 'atol' must be 0 or more, got -1.0"),
+        (lambda: tp.verify(VICTIM, ONE, rtol=NAN), "verify: argument 'rtol' must be 0 or more, got nan"),
+        (lambda: tp.verify(VICTIM, ONE, seed="a"), "verify: argument 'seed' must be int, got str"),
+        (lambda: tp.verify(VICTIM, ONE, seed=-1), "verify: argument 'seed' must be 0 or more, got -1"),
+        (lambda: tp.verify(VICTIM, ONE, sweep="no"), "verify: argument 'sweep' must be True or False, got str"),
+        (lambda: tp.verify(VICTIM, ONE, require=3), "verify: argument 'require'"),
+        (lambda: library.opcheck(VICTIM, ONE, 5), "opcheck: argument 'kwargs' must be a dict"),
+        (lambda: library.opcheck(VICTIM, ONE, test_utils=5), "opcheck: argument 'test_utils'"),
+        (lambda: library.opcheck(VICTIM, ONE, rtol=NAN, atol=0.0), "argument 'rtol' must be 0 or more, got nan"),
+        (lambda: VICTIM.register_kernel("cpu", lambda x: x, executor=5), "register_kernel: argument 'executor'"),
+        (lambda: VICTIM.register_kernel("cpu", lambda x: x, out="yes"), "argument 'out' must be True or False"),
+        (lambda: VICTIM.register_fake(lambda x: x, allow_override=5), "argument 'allow_override' must be True or False"),
+        (lambda: VICTIM.set_kernel_enabled("cpu", enabled="x"), "argument 'enabled' must be True or False, got str"),
+        (lambda: tp.autograd.set_grad_enabled("x"), "argument 'mode' must be True or False, got str"),
+        (lambda: tp.autograd.set_detect_anomaly("x"), "argument 'mode' must be True or False, got str"),
+        (lambda: library.custom_op("w::b", lambda x: x, mutates_args=(), deterministic=5), "argument 'deterministic'"),
+        (lambda: library.custom_op("w::b", lambda x: x, mutates_args=(), override=5), "argument 'override'"),
+        (lambda: tp.compile(lambda x: x, backend="nope"), "no backend named 'nope'; known are 'native'"),
+        (lambda: tp.compile(lambda x: x, on_fallback="x"), "on_fallback must be one of 'record', 'warn', 'error' or None"),
+        (lambda: tp.compile(lambda x: x, on_fallback=3), "compile: argument 'on_fallback' must be str, got int"),
+        *(
+            (lambda k=k, v=v: CHECK(**{k: v}), f"gradcheck: argument '{k}' must be")
+            for k in ("eps", "atol", "rtol", "nondet_tol")
+            for v in ("a", None, NAN, -1.0, tp.ones((1,)))
+        ),
+        (lambda: CHECK(eps=0.0), "gradcheck: argument 'eps' must be above 0, got 0.0"),
+        *(
+            (lambda k=k: CHECK(**{k: "yes"}), f"gradcheck: argument '{k}' must be True or False, got str")
+            for k in ("raise_exception", "check_undefined_grad", "check_grad_dtypes", "fast_mode", "masked")
+        ),
+        (lambda: tensorplay.testing.assert_close(ONE[0], ONE[0], rtol=-1.0), "argument 'rtol' must be 0 or more"),
+        (lambda: tensorplay.testing.assert_close(ONE[0], ONE[0], equal_nan=3), "argument 'equal_nan' must be True or"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_is_named(call, said):
-    """8.1: the function, the argument, what it takes and what it got."""
+    """The function, the argument, what it takes and what it got."""
     with pytest.raises(errors.TensorPlayError) as raised:
         call()
     assert said in str(raised.value)
 
 
+def test_an_unknown_backend_or_policy_is_a_value_error_with_a_code():
+    """ValueError for whoever expects one; the code is ours."""
+    for option, code in (({"backend": "nope"}, "TP4107"), ({"on_fallback": "x"}, "TP1041")):
+        with pytest.raises(ValueError) as raised:
+            tp.compile(lambda x: x, **option)
+        assert (type(raised.value), raised.value.code) == (errors.InvalidValueError, code)
+
+
+def test_values_that_are_right_are_taken():
+    """NumPy's numbers and flags, ints for floats, zero and infinity as tolerances."""
+    assert CHECK(eps=np.float64(1e-6), atol=1, rtol=0, nondet_tol=1, fast_mode=np.bool_(True))
+    assert (
+        tp.verify(VICTIM, ONE, rtol=0, atol=np.float32(0.0), sweep=np.bool_(False), seed=np.int64(3)).seed
+        == 3
+    )
+    with tp.autograd.set_grad_enabled(np.bool_(False)):
+        assert not tp.is_grad_enabled()
+
+
+def test_a_tensor_beside_something_else_is_shown_as_what_it_is():
+    """No text of an empty value stands for the tensor."""
+    for call in (tensorplay.testing.assert_close, tensorplay.testing.assert_equal):
+        with pytest.raises(AssertionError, match=r"got a Tensor of shape \(2,\) and float32, expected 5"):
+            call(ONE[0], 5)
+        with pytest.raises(AssertionError, match=r"got None, expected a Tensor of shape \(2,\) and float32"):
+            call(None, ONE[0])
+
+
 def test_what_a_library_is_refused_for_is_the_namespace():
-    """2.9: the text speaks of the namespace that was given, not of an op that nobody named."""
+    """The text speaks of the namespace that was given, not of an op that nobody named."""
     for ns, text in (("tp", "the namespace 'tp' is reserved"), ("q::z", "'q::z' is no namespace")):
         with pytest.raises(errors.TensorPlayError, match=text):
             library.Library(ns, "DEF")
 
 
 def test_a_kernel_that_is_not_there_is_a_lookup_error_of_ours():
-    """4.9: LookupError for whoever expects one, with code and op."""
+    """LookupError for whoever expects one, with code and op."""
     with pytest.raises(LookupError) as raised:
         library.get_kernel("tp::add", "cuda")
     assert isinstance(raised.value, errors.RegistrationError)
@@ -174,7 +244,7 @@ def test_a_kernel_that_is_not_there_is_a_lookup_error_of_ours():
 
 
 def test_an_exception_of_the_arguments_own_passes_unchanged():
-    """8.4: what an object's `__index__` raises is its author's."""
+    """What an object's `__index__` raises is its author's."""
 
     class Angry:
         def __index__(self):

@@ -25,7 +25,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 TABLE = HERE / "expected.json"
 PAGE = HERE.parent / "README.md"
-COLUMNS = 4
+COLUMNS = 5
 # Rows of the page's table of that many columns, by their first column -> the case whose instructions they show.
 ROWS = {
     "`tp.add(x, y)`": "add(x, y)",

@@ -9,14 +9,24 @@ from __future__ import annotations
 import operator
 
 from tensorplay._native import Tensor
-from tensorplay.errors import ArgumentError
+from tensorplay.errors import ArgumentError, InvalidValueError
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["boolean", "function", "instance", "integer", "items", "string", "tensor", "tensors"]
+__all__ = [
+    "boolean",
+    "function",
+    "instance",
+    "integer",
+    "items",
+    "string",
+    "tensor",
+    "tensors",
+    "tolerance",
+]
 
 
 def _wrong(owner: str, name: str, wanted: str, value: object, code: str = "TP1002") -> ArgumentError:
@@ -47,8 +57,13 @@ def string(owner: str, name: str, value: Any, wanted: str = "str") -> str:
 
 
 def boolean(owner: str, name: str, value: Any) -> bool:
-    """True or False."""
-    if value is not True and value is not False:
+    """True or False, NumPy's too."""
+    kind = type(value)
+    if (
+        value is not True
+        and value is not False
+        and not (kind.__module__ == "numpy" and kind.__name__[:4] == "bool")
+    ):
         raise _wrong(owner, name, "True or False", value)
     return bool(value)
 
@@ -60,6 +75,17 @@ def integer(owner: str, name: str, value: Any) -> int:
     if not hasattr(type(value), "__index__") or isinstance(value, Tensor):
         raise _wrong(owner, name, "int", value)
     return operator.index(value)
+
+
+def tolerance(owner: str, name: str, value: Any, *, positive: bool = False) -> float:
+    """A number that is not negative (or, with `positive`, above 0), and no NaN; infinity allows everything."""
+    if isinstance(value, (Tensor, str)) or not hasattr(type(value), "__float__"):
+        raise _wrong(owner, name, "a number", value)
+    number = float(value)
+    if not (number > 0 if positive else number >= 0):
+        wanted = "above 0" if positive else "0 or more"
+        raise InvalidValueError(f"{owner}: argument {name!r} must be {wanted}, got {value!r}", code="TP1048")
+    return number
 
 
 def tensor(owner: str, name: str, value: Any) -> Tensor:

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay._native import Scope
 from tensorplay._native import dtype as DType
 from tensorplay._op import require_autocast_device
@@ -41,9 +41,10 @@ class autocast(Scope):
         if dtype not in (_native.bfloat16, _native.float16, _native.float32):
             raise DTypeError(f"autocast to {dtype!r}: use bfloat16, float16 or float32", code="TP3421")
         switch, restore = _native.autocast_switch, _native.autocast_restore
-        to = dtype if enabled else None
+        is_on = _arguments.boolean("autocast", "enabled", enabled)
+        to = dtype if is_on else None
         self = super().__new__(cls, "autocast", AutogradError, "TP3316", restore, switch, device_type, to)
-        self.device_type, self._dtype, self._enabled = device_type, dtype, bool(enabled)
+        self.device_type, self._dtype, self._enabled = device_type, dtype, is_on
         return self
 
     def __call__(self, fn: F) -> F:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -183,7 +184,8 @@ def check_name(name: str) -> None:
 
 
 def _effects(effects: str | Iterable[str] | None, deterministic: bool) -> list[str]:
-    return labels(effects, _EFFECTS, "effect") + ([] if deterministic else ["nondeterministic"])
+    same = _arguments.boolean("custom_op", "deterministic", deterministic)
+    return labels(effects, _EFFECTS, "effect") + ([] if same else ["nondeterministic"])
 
 
 def op_schema(
@@ -252,8 +254,14 @@ def define_record(
     meets the op as it was, or as it will be.
     """
     name = f"{schema.name}.{schema.overload}" if schema.overload else schema.name
+    _arguments.boolean(schema.name, "override", override)
     at = record.place.provenance("definition", "python")
+    if lib is not None:
+        record.owner = weakref.ref(lib)
     with _waiting.defining:
+        before = record_of(name)
+        # Held until the end: a library that the collector took meanwhile would take the definition along.
+        owner = before.owner() if before is not None else None
         changes = _replaces(name, schema, record, effects, tags, override)
         gone = _registered_since(name, fake is not None) if changes is not None else []
         waiting = _waiting.take(name)
@@ -282,12 +290,21 @@ def define_record(
     if changes is not None and not override:
         what = "; ".join(changes) or "nothing in its contract changed"
         lost = f"; gone with it, until registered again: {', '.join(gone)}" if gone else ""
+        lost += _changed_hands(owner, lib)
         warnings.warn(
             f"{name} was defined again at {record.place} and replaces the earlier definition: {what}{lost}",
             UserWarning,
             stacklevel=stack_level(),
         )
     return op, registration
+
+
+def _changed_hands(owner: Any, lib: _op.Lifetime | None) -> str:
+    """What to say where the library that had defined the op is alive, and the op ends with another one from now on."""
+    if owner is None or owner is lib or not owner.alive:
+        return ""
+    ends = f"ends with {lib!r} now" if lib is not None else "ends with no library now"
+    return f"; the op {ends}, and the definition of {owner!r} does not come back"
 
 
 def _parts_of(

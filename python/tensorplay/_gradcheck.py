@@ -52,9 +52,13 @@ def gradcheck(
         check_batched_grad, check_batched_forward_grad, check_forward_ad, check_backward_ad, masked
     )
     flat, values = _flat("gradcheck", func, inputs)
-    options = Options(
-        eps, atol, rtol, nondet_tol, _name(func), check_undefined_grad, check_grad_dtypes, fast_mode
+    options = Options.checked(
+        "gradcheck",
+        (eps, atol, rtol, nondet_tol),
+        _name(func),
+        (check_undefined_grad, check_grad_dtypes, fast_mode),
     )
+    _arguments.boolean("gradcheck", "raise_exception", raise_exception)
     return _verdict(flat, values, options, raise_exception)
 
 
@@ -83,6 +87,18 @@ def gradgradcheck(
     base.require_package("numpy", "gradgradcheck")
     _require_backward(check_batched_grad, False, check_fwd_over_rev, check_rev_over_rev, masked)
     flat, values = _flat("gradgradcheck", func, inputs)
+    options = Options.checked(
+        "gradgradcheck",
+        (eps, atol, rtol, nondet_tol),
+        f"the gradient of {_name(func)}",
+        (check_undefined_grad, check_grad_dtypes, fast_mode),
+        taped=True,
+    )
+    for name, value in (
+        ("raise_exception", raise_exception),
+        ("gen_non_contig_grad_outputs", gen_non_contig_grad_outputs),
+    ):
+        _arguments.boolean("gradgradcheck", name, value)
     outputs = _outputs(flat, values)
     if grad_outputs is None:
         cotangents = [_random(o.shape, seed) for seed, o in enumerate(outputs)]
@@ -90,7 +106,7 @@ def gradgradcheck(
             cotangents = [_spread(c) for c in cotangents]
         cotangents = [c.requires_grad_() for c in cotangents]
     else:
-        cotangents = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs)
+        cotangents = _arguments.tensors("gradgradcheck", "grad_outputs", grad_outputs)
     count = len(values)
 
     def gradient(*args: Any) -> tuple[Any, ...]:
@@ -100,10 +116,6 @@ def gradgradcheck(
         found = _native.grad(ends, starts, list(weights), True, True, True)
         return tuple(g for g in found if g is not None)
 
-    name = f"the gradient of {_name(func)}"
-    options = Options(
-        eps, atol, rtol, nondet_tol, name, check_undefined_grad, check_grad_dtypes, fast_mode, taped=True
-    )
     return _verdict(gradient, (*values, *cotangents), options, raise_exception)
 
 
@@ -119,6 +131,15 @@ def _flat(owner: str, func: Any, inputs: Any) -> tuple[Callable[..., Any], tuple
 def _require_backward(
     batched: bool, batched_forward: bool, forward: bool, backward: bool, masked: bool | None
 ) -> None:
+    given = {
+        "check_batched_grad": batched,
+        "check_batched_forward_grad": batched_forward,
+        "check_forward_ad": forward,
+        "check_backward_ad": backward,
+        "masked": masked is not None and masked,
+    }
+    for name, value in given.items():
+        _arguments.boolean("gradcheck", name, value)
     refused = {
         "forward-mode checks (check_forward_ad, check_fwd_over_rev, check_batched_forward_grad)": forward
         or batched_forward,

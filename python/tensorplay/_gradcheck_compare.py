@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tensorplay import _arguments
 from tensorplay._native import Tensor
 from tensorplay.errors import GradcheckError
 
@@ -28,6 +29,30 @@ class Options:
     fast: bool
     # Results that are off the tape must not depend on the inputs: so for gradients that are differentiated again.
     taped: bool = False
+
+    @classmethod
+    def checked(
+        cls,
+        owner: str,
+        tolerances: tuple[Any, Any, Any, Any],
+        name: str,
+        flags: tuple[Any, Any, Any],
+        taped: bool = False,
+    ) -> Options:
+        """The arguments of `owner` of these names, held to what they may be."""
+        eps, atol, rtol, nondet_tol = tolerances
+        undefined, dtypes, fast = flags
+        return cls(
+            _arguments.tolerance(owner, "eps", eps, positive=True),
+            _arguments.tolerance(owner, "atol", atol),
+            _arguments.tolerance(owner, "rtol", rtol),
+            _arguments.tolerance(owner, "nondet_tol", nondet_tol),
+            name,
+            _arguments.boolean(owner, "check_undefined_grad", undefined),
+            _arguments.boolean(owner, "check_grad_dtypes", dtypes),
+            _arguments.boolean(owner, "fast_mode", fast),
+            taped,
+        )
 
 
 def compare(analytic: Any, numeric: Any, x: Tensor, i: int, k: int, options: Options) -> None:

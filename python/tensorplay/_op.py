@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import warnings
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay._layout import contiguous_gradients, with_layout
 from tensorplay._native import CustomOpDef
 from tensorplay._places import place_of, stack_level
@@ -172,9 +172,10 @@ def kernel_parts(
         check_accepts(when, schema, names=False, what="the predicate")
     if not isinstance(name, str):
         raise ArgumentError(f"the name of a kernel is a string, got {type(name).__name__}", code="TP1322")
+    _arguments.string("register_kernel", "executor", executor, "the name of an executor")
+    if _arguments.boolean("register_kernel", "out", out):
+        _require_outputs(schema)
     check_accepts(fn, schema, names=False, what="the kernel", extra=("out",) if out else ())
-    if out:
-        _require_tensor_outputs(schema)
     if wanted != ("default",):
         require_device(schema)
     contiguous = [arg for arg, how in layouts(layout, schema).items() if how == "contiguous"]
@@ -183,12 +184,16 @@ def kernel_parts(
     return [(slot, function, at, when, contiguous, out) for slot in wanted]
 
 
-def _require_tensor_outputs(schema: _native.Schema) -> None:
-    others = [r["type"] for r in schema.returns if "Tensor" not in r["type"]]
+def _require_outputs(schema: _native.Schema) -> None:
+    """Refuses out=True for an op that returns something else than tensors: nothing else can be filled."""
+    others = [r.type for r in schema.returns if not r.type.startswith(("Tensor", "(Tensor"))]
     if others or not schema.returns:
-        what = f"returns {others[0]}" if others else "returns nothing"
+        what = f"a value of type {others[0]}" if others else "nothing"
         raise RegistrationError(
-            f"{schema.name} {what}: a kernel with out=True fills tensors", code="TP1339", op=schema.name
+            f"{schema.name} returns {what}: a kernel with out=True fills tensors, and only those",
+            code="TP1339",
+            op=schema.name,
+            notes=("register it without out=True, and return the results",),
         )
 
 
@@ -203,23 +208,24 @@ def register_fake(
     /,
     *,
     lib: Lifetime | None = None,
-    allow_override: bool = True,
+    allow_override: bool | None = None,
 ) -> Any:
     """Registers the rule that predicts shape, dtype, strides and device of the results; it must not read data.
 
     `fake_from_body` stands for the op's own body, for bodies made of tensorplay ops only. Without `fn` this is a
     decorator; it returns `fn`.
+
+    Where the op has a rule already, `allow_override` decides: True replaces it, False is an error that says where it
+    was written, and None replaces those of ops that `custom_op` made, and those from the same place (a cell that is run
+    again); for any other op, the built-in ones among them, it is the error.
     """
     require_library("register_fake", lib)
     if fn is None:
         return lambda f: register_fake(op, f, lib=lib, allow_override=allow_override)
     target = full_name(op)
     info = _native.op_info(target)
-    if info["fake"] in ("native", "python") and not allow_override:
-        before = record_of(target)
-        built_in = f"{info['at'][1]}:{info['at'][2]}"
-        where = before.fake_place if before and before.fake_place else built_in
-        raise RegistrationError(f"{target} has a fake rule already at {where}", code="TP1318", op=target)
+    if allow_override is not None:
+        _arguments.boolean("register_fake", "allow_override", allow_override)
     record = writable_record(target)
     rule: Callable[..., Any] | None = fn
     if isinstance(fn, _FakeFromBody):
@@ -230,10 +236,26 @@ def register_fake(
             )
     else:
         require_fake(fn, schema_of(target))
+    if info["fake"] in ("native", "python") and not allow_override:
+        _require_replaceable(target, record, rule, info["at"], never=allow_override is False)
     assert rule is not None
     keep_fake(target, record, rule, lib)
     _native.register_fake(target, rule)
     return fn
+
+
+def _require_replaceable(target: str, before: Record | None, fn: Any, at: Any, *, never: bool) -> None:
+    """Refuses a second fake rule, unless the op is the author's own or the rule comes from the same place again."""
+    place = before.fake_place if before is not None else None
+    own = before is not None and before.kind != "op"
+    if not never and (own or (place is not None and place_of(fn).same_as(place))):
+        return
+    raise RegistrationError(
+        f"{target} has a fake rule already at {place or f'{at[1]}:{at[2]}'}",
+        code="TP1318",
+        op=target,
+        notes=("pass allow_override=True to put this one in its place",),
+    )
 
 
 def require_fake(fn: Any, schema: _native.Schema) -> None:

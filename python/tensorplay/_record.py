@@ -35,6 +35,10 @@ __all__ = [
 ]
 
 
+def _nobody() -> None:
+    """Of what has no owner."""
+
+
 class Record:
     """One overload as its author wrote it, and the functions registered for it since."""
 
@@ -48,6 +52,7 @@ class Record:
         "inferred",
         "kind",
         "layout",
+        "owner",
         "place",
         "setup_context",
         "unknown_writes",
@@ -70,6 +75,8 @@ class Record:
         # Whether nobody said which arguments are written to (mutates_args="unknown"): the schema then has them all.
         self.unknown_writes = unknown_writes
         self.place, self.kind, self.body, self.devices, self.layout = place, kind, body, devices, layout or {}
+        # The library that the definition ends with; refers to nothing where there is none, or it is gone.
+        self.owner: Callable[[], Any] = _nobody
         # Fake rules in force and those they stand before, newest last, each with its place.
         self.fakes: list[tuple[Function, Place]] = []
         self.backward: Function | None = None

@@ -157,7 +157,8 @@ def checkpoint(
     read, was written to in between.
     """
     _arguments.function("checkpoint", "fn", fn)
-    if use_reentrant:
+    _arguments.boolean("checkpoint", "preserve_rng_state", preserve_rng_state)
+    if _arguments.boolean("checkpoint", "use_reentrant", use_reentrant):
         raise InvalidValueError(
             "checkpoint has no reentrant way",
             code="TP3324",

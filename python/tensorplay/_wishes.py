@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import warnings
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay._native import CustomOpDef, Entries, Scope
 from tensorplay._places import stack_level
 from tensorplay._record import full_name, slots
@@ -75,7 +75,8 @@ def set_kernel_enabled(
     op: str | CustomOpDef, device_type: str | Iterable[str] | None, enabled: bool = True
 ) -> KernelSwitch:
     """A context in which this thread does (not) use the kernels of a device type; the default kernel answers instead."""
-    return KernelSwitch(full_name(op), slots(device_type), enabled)
+    on = _arguments.boolean("set_kernel_enabled", "enabled", enabled)
+    return KernelSwitch(full_name(op), slots(device_type), on)
 
 
 class Preference(Scope):

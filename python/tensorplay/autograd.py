@@ -168,8 +168,9 @@ class set_grad_enabled(_GradMode):
     _thread: int | None
 
     def __new__(cls, mode: bool) -> Self:
-        self = super().__new__(cls, bool(mode))
-        self._before, self._thread = _set(bool(mode)), get_ident()
+        on = _arguments.boolean("set_grad_enabled", "mode", mode)
+        self = super().__new__(cls, on)
+        self._before, self._thread = _set(on), get_ident()
         return self
 
     def __enter__(self) -> Self:
@@ -233,7 +234,7 @@ class set_detect_anomaly:
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         nan = _arguments.boolean("set_detect_anomaly", "check_nan", check_nan)
-        self._nan = nan if mode else None
+        self._nan = nan if _arguments.boolean("set_detect_anomaly", "mode", mode) else None
         self._before = _anomaly.put(self._nan)
         self._thread: int | None = get_ident()
         self._entries = Entries("set_detect_anomaly", AutogradError, "TP3316")

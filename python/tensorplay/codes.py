@@ -297,7 +297,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1336", "The op is not of the library's namespace.", "use a library of that namespace"),
     ("TP1337", "A context was left where it had not been entered.", "enter and leave it on one thread"),
     ("TP1338", "An overload has the name of an attribute of op objects.", "choose another name"),
-    ("TP1339", "A kernel with out=True, for an op without Tensor outputs.", "leave out=True out"),
+    ("TP1339", "out=True for an op that returns no tensors.", "leave it out, and return the results"),
     # kernels, arithmetic, writes
     ("TP1401", "The op has no kernel for this device.", "register one, or move the tensors"),
     ("TP1402", "Kernels exist, and none takes this call.", "the notes say why each was passed over"),
@@ -459,6 +459,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "the reason says what to change, or use on_fallback='record'",
     ),
     ("TP4105", "backend= is no name.", "pass a name, or a list of names in order of preference"),
+    ("TP4107", "Nobody registered a backend of that name.", "use one that the message lists"),
     ("TP4106", "What is to be compiled or transformed is no function.", "pass a function of tensors"),
     # graphs
     ("TP5001", "A text is no graph; line and column show where reading stopped.", "mend the text there"),

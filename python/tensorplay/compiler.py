@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from tensorplay import _arguments, _native
 from tensorplay._triton_op import watch_launches
 from tensorplay.backends import base
-from tensorplay.errors import ArgumentError, FallbackError
+from tensorplay.errors import ArgumentError, FallbackError, InvalidValueError
 from tensorplay.graph import Graph, parameter_names
 from tensorplay.outcome import Explanation, FallbackReason, RunReport
 
@@ -33,9 +33,10 @@ _RECOMPILE_LIMIT = 8
 def _policy(on_fallback: str | None, names: Sequence[str], single: bool) -> str:
     if on_fallback is None:
         return "warn" if single and names[0] != "native" else "record"
-    if on_fallback not in _POLICIES:
-        raise ValueError(
-            f"on_fallback must be one of {', '.join(map(repr, _POLICIES))} or None, not {on_fallback!r}"
+    if _arguments.string("compile", "on_fallback", on_fallback) not in _POLICIES:
+        raise InvalidValueError(
+            f"on_fallback must be one of {', '.join(map(repr, _POLICIES))} or None, not {on_fallback!r}",
+            code="TP1041",
         )
     return on_fallback
 
@@ -120,8 +121,8 @@ def compile(
 
     Raises
     ------
-    ValueError
-        For a backend name that nobody registered.
+    InvalidValueError
+        For a backend name that nobody registered, which is a ValueError too.
     ArgumentError
         For something that cannot be called.
     """

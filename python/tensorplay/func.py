@@ -206,6 +206,7 @@ class _Run:
         kwargs: dict[str, Any],
     ) -> None:
         self.what, self.levels = what, active()
+        _arguments.boolean(what, "has_aux", has_aux)
         self._outer = _native.is_grad_enabled()
         self.inputs: list[Tensor] = []
         self._nests: list[Structure] = []
@@ -328,9 +329,14 @@ def _differentiable(what: str, x: Any, where: str) -> Tensor:
     return x
 
 
+def _items(argnums: Any, what: str) -> list[Any]:
+    # Text is no sequence of positions either.
+    return _arguments.items(what, "argnums", argnums, "an int or a tuple of them", "TP3411")
+
+
 def _numbers(argnums: ArgNums, args: tuple[Any, ...], what: str) -> tuple[int, ...]:
     """Positions of the differentiated arguments, from 0."""
-    given = tuple(argnums) if isinstance(argnums, Sequence) else (argnums,)
+    given = (argnums,) if isinstance(argnums, int) else tuple(_items(argnums, what))
     wrong = [n for n in given if not isinstance(n, int) or not -len(args) <= n < len(args)]
     if wrong or not given:
         raise ArgumentError(

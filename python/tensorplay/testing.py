@@ -66,6 +66,16 @@ def compare_tensors(
 ) -> Comparison:
     """The verdict on one pair, with the worst element and the tolerance in `.detail`."""
     base.require_package("numpy", "comparing tensors")
+    if rtol is not None:
+        rtol = _arguments.tolerance("compare_tensors", "rtol", rtol)
+    if atol is not None:
+        atol = _arguments.tolerance("compare_tensors", "atol", atol)
+    for name, flag in (
+        ("equal_nan", equal_nan),
+        ("check_dtype", check_dtype),
+        ("check_stride", check_stride),
+    ):
+        _arguments.boolean("compare_tensors", name, flag)
     got, want = snapshot(_as_tensor(actual)), snapshot(_as_tensor(expected))
     if got.values is not None and want.values is not None and not check_dtype and got.dtype != want.dtype:
         import dataclasses
@@ -107,6 +117,8 @@ def assert_close(
     1e-3 and 1e-5, bfloat16 1.6e-2 and 1e-5, float32 1.3e-6 and 1e-5, float64 1e-7 and 1e-7, others exact. Lists,
     tuples and dicts are compared item by item.
     """
+    if msg is not None and not callable(msg):
+        _arguments.string("assert_close", "msg", msg, "str or a function of the text")
     for where, got, want in _pairs(actual, expected):
         comparison = compare_tensors(
             got,

@@ -90,8 +90,9 @@ def verify(
         With ``.passed``, ``.values``, ``.graph``, ``.executor``, ``.failures``, ``.skips`` and several printed forms.
     """
     base.require_package("numpy", "tensorplay.verify")
-    required = (require,) if isinstance(require, str) else tuple(require)
-    options = Options(rtol, atol, sweep, required, seed)
+    options = _options(rtol, atol, sweep, require, seed)
+    if kwargs is not None:
+        _arguments.instance("verify", "kwargs", kwargs, dict, "a dict of keyword arguments")
     found = subjects(op_or_fn)
     if not found:
         raise _unregistered(op_or_fn)
@@ -114,6 +115,25 @@ def _verify_all(
     if not any(columns):
         columns[0].append(_unbound(found, inputs, kwargs))
     return columns
+
+
+def _options(
+    rtol: float | None, atol: float | None, sweep: bool, require: str | Sequence[str], seed: int
+) -> Options:
+    """The options of a call, held to what they may be."""
+    names = [require] if isinstance(require, str) else _arguments.items("verify", "require", require)
+    for name in names:
+        _arguments.string("verify", "require", name, "names of backends or devices")
+    number = _arguments.integer("verify", "seed", seed)
+    if number < 0:
+        raise InvalidValueError(f"verify: argument 'seed' must be 0 or more, got {number}", code="TP1048")
+    return Options(
+        None if rtol is None else _arguments.tolerance("verify", "rtol", rtol),
+        None if atol is None else _arguments.tolerance("verify", "atol", atol),
+        _arguments.boolean("verify", "sweep", sweep),
+        tuple(names),
+        number,
+    )
 
 
 def _binds(subject: Subject, inputs: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]) -> bool:
@@ -259,6 +279,9 @@ def opcheck(
             code="TP3907",
             notes=("write opcheck(op, (x,)) for an op of one argument",),
         )
+    if kwargs is not None:
+        _arguments.instance("opcheck", "kwargs", kwargs, dict, "a dict of keyword arguments")
+    _arguments.boolean("opcheck", "raise_exception", raise_exception)
     if (rtol is None) != (atol is None):
         given = "rtol" if atol is None else "atol"
         raise InvalidValueError(f"opcheck got {given} alone: give rtol and atol, or neither", code="TP3905")

@@ -133,7 +133,7 @@ def program(seed: int, x: Tensor, *, by_functions: bool) -> Tensor:
 
 
 def test_random_programs_of_functions() -> None:
-    """G8, i19: values and gradients are those of the operations, retained graphs and second passes included."""
+    """G8: values and gradients are those of the operations, retained graphs and second passes included."""
     before = _native.live_nodes()
     threshold = gc.get_threshold()
     gc.set_threshold(7, 2, 2)

@@ -44,7 +44,7 @@ class Square(Function):
 
 
 def test_a_class_is_read_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """i19: what is put into the class later counts for the next forward, and for the next backward of any call."""
+    """What is put into the class later counts for the next forward, and for the next backward of any call."""
 
     class Changing(Twice):
         pass
@@ -68,7 +68,7 @@ def test_a_class_is_read_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_functions_of_every_kind_may_be_forward_and_backward() -> None:
-    """i19: plain functions, static methods, class methods, other callables."""
+    """Plain functions, static methods, class methods, other callables."""
 
     class Callable_:
         def __call__(self, ctx, x):
@@ -106,7 +106,7 @@ def test_functions_of_every_kind_may_be_forward_and_backward() -> None:
 
 
 def test_the_type_itself() -> None:
-    """i19: without a forward, with keywords, and as people look at it."""
+    """Without a forward, with keywords, and as people look at it."""
     with pytest.raises(NotImplementedError, match="static method forward"):
         Function.apply(leaf(1.0))
     with pytest.raises(TypeError, match="keyword"):
@@ -128,9 +128,9 @@ def test_the_type_itself() -> None:
     assert pickle.loads(pickle.dumps(call)).__self__ is Twice
 
 
-@pytest.mark.parametrize("kind", ["integer", "number", "tuple", "list", "wrong"])
+@pytest.mark.parametrize("kind", ["integer", "number", "tuple", "list", "dict", "generator", "wrong"])
 def test_a_wrong_gradient_names_the_class_and_the_argument(kind: str) -> None:
-    """6.9, i19: also that of an integer tensor."""
+    """6.9: also that of an integer tensor."""
 
     class Wrong(Function):
         @staticmethod
@@ -144,6 +144,8 @@ def test_a_wrong_gradient_names_the_class_and_the_argument(kind: str) -> None:
                 "number": (None, 1.0),
                 "tuple": (None, None, None),
                 "list": [None, g],
+                "dict": {"x": g},
+                "generator": (one for one in (None, g)),
                 "wrong": (None, tp.ones([7])),
             }[kind]
 
@@ -152,6 +154,8 @@ def test_a_wrong_gradient_names_the_class_and_the_argument(kind: str) -> None:
         "number": ("TP3208", r"Wrong\.backward returned float for argument 1: a Tensor or None is wanted"),
         "tuple": ("TP3208", r"Wrong\.backward must return 2 gradients, got 3"),
         "list": ("TP3208", r"Wrong\.backward must return a tuple, got a list"),
+        "dict": ("TP3208", r"Wrong\.backward must return a tuple, got dict"),
+        "generator": ("TP3208", r"Wrong\.backward must return a tuple, got generator"),
         "wrong": ("TP3006", r"Wrong: the gradient for argument 1 has shape \[7\], expected \[2\]"),
     }[kind]
     y = Wrong.apply(tp.tensor([1, 2]), leaf(1.0, 2.0))
@@ -162,7 +166,7 @@ def test_a_wrong_gradient_names_the_class_and_the_argument(kind: str) -> None:
 
 
 def test_a_capture_that_meets_a_function_names_it() -> None:
-    """i19: with the line, whether or not a gradient is needed."""
+    """With the line, whether or not a gradient is needed."""
     for x in (tp.ones([2]), leaf(1.0, 2.0)):
         with pytest.raises(CaptureError, match="Twice: ") as e:
             tp.graph.capture(lambda x: Twice.apply(x) + 1.0, x)
@@ -173,7 +177,7 @@ def test_a_capture_that_meets_a_function_names_it() -> None:
 
 
 def test_results_without_a_tensor() -> None:
-    """i19: nothing is recorded; whatever the op or Function took is let go."""
+    """Nothing is recorded; whatever the op or Function took is let go."""
 
     class Count(Function):
         @staticmethod
@@ -204,7 +208,7 @@ def test_an_op_that_returns_no_tensor_is_not_recorded(ns: str) -> None:
 
 
 def test_results_keep_their_structure() -> None:
-    """i19: one value, a tuple for tuples and lists; None and others pass through."""
+    """One value, a tuple for tuples and lists; None and others pass through."""
     cases: list[Any] = [None, 3, {"a": 1}, (1, None), [4], ()]
 
     class Give(Function):
@@ -235,7 +239,7 @@ def test_results_keep_their_structure() -> None:
 
 
 def test_many_arguments_and_results() -> None:
-    """i19: past what bits hold."""
+    """Past what bits hold."""
     n = 70
     seen = []
 
@@ -357,7 +361,7 @@ def test_a_write_keeps_no_copy() -> None:
 
 
 def test_a_trace_lists_a_function() -> None:
-    """i19: with the operations inside, in order."""
+    """With the operations inside, in order."""
     x = leaf(1.0, 2.0)
     with tp.trace() as events:
         Twice.apply(x).backward(tp.ones([2]))
@@ -371,7 +375,7 @@ def test_a_trace_lists_a_function() -> None:
 
 
 def test_a_tensor_that_escaped_its_capture_is_refused() -> None:
-    """i19: as any op refuses it."""
+    """As any op refuses it."""
     kept: list[tp.Tensor] = []
     tp.graph.capture(lambda x: (kept.append(x), x * 2.0)[1], tp.ones([2]))
     with pytest.raises(CaptureError, match="outside of the capture") as e:
@@ -384,7 +388,7 @@ def test_a_tensor_that_escaped_its_capture_is_refused() -> None:
 
 
 def test_kernels_and_fake_rules_may_call_a_function(ns: str) -> None:
-    """i19: what they do is their own business, also while a capture goes on."""
+    """What they do is their own business, also while a capture goes on."""
     f = tp.library.custom_op(f"{ns}::f", Twice.apply, mutates_args=(), schema="(Tensor x) -> Tensor")
     f.register_fake(lambda x: Twice.apply(x))
     assert f(leaf(1.0)).tolist() == [2.0]
@@ -412,7 +416,7 @@ def test_a_function_under_vmap_that_no_sample_reaches() -> None:
 
 
 def test_autocast_reaches_into_a_function() -> None:
-    """9.4, i19: forward runs as it would outside."""
+    """9.4: forward runs as it would outside."""
 
     class Product(Function):
         @staticmethod
@@ -428,7 +432,7 @@ def test_autocast_reaches_into_a_function() -> None:
 
 
 def test_threads_share_a_function() -> None:
-    """i19: forward and backward of one class, and of one graph, from several threads."""
+    """Forward and backward of one class, and of one graph, from several threads."""
     failures: list[BaseException] = []
     x = leaf(2.0)
     shared = Square.apply(x)

@@ -48,7 +48,7 @@ def test_an_output_kept_on_ctx_is_collected(ns: str) -> None:
 
 
 def test_a_saved_output_goes_at_once_without_the_collector(ns: str) -> None:
-    """G8, i25: no cycle, so the context goes with the last tensor."""
+    """G8: no cycle, so the context goes with the last tensor."""
     contexts = []
 
     def setup(ctx, inputs, output):
@@ -192,7 +192,7 @@ def test_what_a_live_tensor_uses_is_not_cleared(ns: str) -> None:
 
 
 def test_a_gradient_with_a_history_is_collected_with_its_leaf() -> None:
-    """i24: x.grad made with create_graph leads back to x."""
+    """X.grad made with create_graph leads back to x."""
     before = _native.live_nodes()
     for _ in range(50):
         x = leaf(1.0, 2.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 
 import tensorplay as tp
@@ -142,3 +143,32 @@ def test_detect_anomaly() -> None:
     y = tp.sqrt(x) * 0.0
     with pytest.raises(AutogradError, match=r"NaN|nan"), autograd.detect_anomaly():
         y.sum().backward()
+
+
+def test_flags_are_true_or_false() -> None:
+    """As words and by keyword; NumPy's bools too, and nothing else."""
+    x = tp.ones([2])
+    assert x.requires_grad_(requires_grad=True).requires_grad
+    assert not x.requires_grad_(requires_grad=False).requires_grad
+    assert x.requires_grad_(np.bool_(True)).requires_grad
+    for wrong in ("yes", 1, None, 0.0, [True]):
+        for call in (
+            lambda wrong=wrong: x.requires_grad_(wrong),
+            lambda wrong=wrong: setattr(x, "requires_grad", wrong),
+        ):
+            with pytest.raises(ArgumentError, match="requires_grad is True or False, got") as e:
+                call()
+            assert e.value.code == "TP1042"
+        for name in ("create_graph", "retain_graph"):
+            if wrong is not None or name == "create_graph":
+                with pytest.raises(
+                    ArgumentError, match=f"backward: argument '{name}' must be True or False, got"
+                ):
+                    (x * 2.0).sum().backward(**{name: wrong})
+    with pytest.raises(ArgumentError, match="unknown keyword argument 'on'"):
+        x.requires_grad_(on=True)
+    with pytest.raises(ArgumentError, match="at most 1 argument, got 2"):
+        x.requires_grad_(True, True)
+    assert x.grad is None
+    (x * 2.0).sum().backward(retain_graph=None, create_graph=np.bool_(False))
+    assert x.grad.tolist() == [2.0, 2.0]

@@ -26,7 +26,7 @@ def leaf(*values: float) -> Tensor:
 
 
 def test_saved_tensors_are_kept_by_hooks(ns: str) -> None:
-    """i14, 6.17: built-in and custom ops alike; the innermost hooks pack."""
+    """6.17: built-in and custom ops alike; the innermost hooks pack."""
     log: list[str] = []
 
     def pack(t: Tensor) -> list[float]:
@@ -58,7 +58,7 @@ def test_saved_tensors_are_kept_by_hooks(ns: str) -> None:
 
 
 def test_hooks_that_cannot_be_are_refused() -> None:
-    """i13, i14: at registration, not in backward."""
+    """At registration, not in backward."""
     y = leaf(1.0) * 2
     with pytest.raises(ArgumentError, match="must be callable, got int") as e:
         y.register_hook(3)  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ def test_hooks_that_cannot_be_are_refused() -> None:
 
 
 def test_tensor_hooks_see_and_replace_gradients() -> None:
-    """6.17, i13: in order, removable, on leaves and on others."""
+    """6.17: in order, removable, on leaves and on others."""
     seen = []
     x = leaf(1.0)
     y = x * 2
@@ -92,7 +92,7 @@ def test_tensor_hooks_see_and_replace_gradients() -> None:
 
 
 def test_a_checkpoint_keeps_nothing_and_runs_again() -> None:
-    """i17, 6.17: values, gradients of closures, of any order, with the same random numbers."""
+    """6.17: values, gradients of closures, of any order, with the same random numbers."""
     runs = []
     w = leaf(2.0, 3.0)
 
@@ -122,7 +122,6 @@ def test_a_checkpoint_keeps_nothing_and_runs_again() -> None:
 
 
 def test_a_checkpoint_draws_the_same_random_numbers() -> None:
-    """i17."""
     masks = []
 
     def block(x: Tensor) -> Tensor:
@@ -140,7 +139,6 @@ def test_a_checkpoint_draws_the_same_random_numbers() -> None:
 
 
 def test_a_checkpoint_that_does_something_else_is_found() -> None:
-    """i17."""
     runs: list[int] = []
 
     def block(x: Tensor) -> Tensor:
@@ -154,7 +152,7 @@ def test_a_checkpoint_that_does_something_else_is_found() -> None:
 
 
 def test_a_backward_of_one_order_refuses_the_second(ns: str) -> None:
-    """6.12, i8."""
+    """6.12."""
     f = library.custom_op(f"{ns}::f", lambda x: x * x, mutates_args=(), schema="(Tensor x) -> Tensor")
 
     @once_differentiable
@@ -183,7 +181,7 @@ def notes(e: BaseException) -> str:
 
 
 def test_anomaly_mode_names_the_line_of_every_failure(ns: str) -> None:
-    """i16, 6.17: the user's own exception, a wrong count, a written tensor, a freed graph, a NaN."""
+    """6.17: the user's own exception, a wrong count, a written tensor, a freed graph, a NaN."""
     f = library.custom_op(f"{ns}::f", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor")
 
     def fails(ctx, g):
@@ -233,7 +231,7 @@ def test_anomaly_mode_names_the_line_of_every_failure(ns: str) -> None:
 
 
 def test_backward_to_some_inputs_alone() -> None:
-    """i18: as a function and as a method."""
+    """As a function and as a method."""
     x, w = leaf(1.0), leaf(2.0)
     tp.autograd.backward((x * w).sum(), inputs=[x])
     assert (x.grad.tolist(), w.grad) == ([2.0], None)
@@ -291,7 +289,7 @@ class Scale(Function):
 
 
 def test_a_function_is_known_by_its_name() -> None:
-    """i19: in grad_fn and in the errors of its gradients."""
+    """In grad_fn and in the errors of its gradients."""
     x = leaf(1.0, 2.0)
     y = Scale.apply(x, 2.0)
     assert y.grad_fn.name() == "Scale"
@@ -300,7 +298,6 @@ def test_a_function_is_known_by_its_name() -> None:
 
 
 def test_a_function_knows_in_forward_who_needs_a_gradient() -> None:
-    """i1, i19."""
     seen = []
 
     class Look(Function):
@@ -322,7 +319,7 @@ def test_a_function_knows_in_forward_who_needs_a_gradient() -> None:
 
 @pytest.mark.parametrize("how", ["itself", "view", "twice", "leaf"])
 def test_a_function_may_return_what_it_was_given(how: str) -> None:
-    """i19: as a copy with a gradient of its own."""
+    """As a copy with a gradient of its own."""
     outside = leaf(1.0, 2.0)
 
     class Give(Function):
@@ -362,7 +359,7 @@ class Double_(Function):
 
 
 def test_a_function_that_writes_in_place() -> None:
-    """6.8, i19: mark_dirty; the argument itself comes back with the new history."""
+    """6.8: mark_dirty; the argument itself comes back with the new history."""
     x = leaf(3.0)
     y = x * 1.0
     out = Double_.apply(y)

@@ -97,6 +97,8 @@ def test_a_gradient_for_what_can_have_none_is_an_error(ns: str) -> None:
         with pytest.raises(ContractError, match=rf"gradient for '{name}', which was no floating-point") as e:
             f(leaf(1.0), 2, None, tp.tensor([1])).sum().backward()
         assert e.value.code == "TP3212"
+        what = {"k": "its type is int", "y": "it was None, or had an integer or bool dtype"}
+        assert what.get(name, "it had an integer or bool dtype") + "; return None" in e.value.__notes__[0]
     x = leaf(1.0)
     given[:] = [g, None, g, None]
     f(x, 2, tp.ones([1]), tp.tensor([1])).sum().backward()
@@ -147,7 +149,7 @@ def test_the_gradient_of_a_list_is_a_list_like_it(ns: str) -> None:
 
 
 def test_needs_input_grad_of_lists_has_full_length(ns: str) -> None:
-    """6.5, i1: nested like the inputs, in setup_context and in backward alike."""
+    """6.5: nested like the inputs, in setup_context and in backward alike."""
     seen = []
 
     def body(xs: Sequence[Tensor], n: Sequence[int], ys: Sequence[Tensor], k: int = 1) -> Tensor:
@@ -198,7 +200,7 @@ def test_a_kernel_that_writes_and_raises_moves_the_version(ns: str) -> None:
 
 
 def test_a_root_gradient_has_the_shape_of_the_output() -> None:
-    """i5: a larger one is no broadcast of anything."""
+    """A larger one is no broadcast of anything."""
     x = leaf(1.0, 2.0)
     with pytest.raises(AutogradError, match="shape") as e:
         (x * 2).backward(tp.ones([2, 2]))
@@ -208,7 +210,7 @@ def test_a_root_gradient_has_the_shape_of_the_output() -> None:
 
 
 def test_unused_inputs_are_an_error_none_or_zeros() -> None:
-    """i18: the combinations of allow_unused and materialize_grads."""
+    """The combinations of allow_unused and materialize_grads."""
     x, y = leaf(1.0), leaf(2.0)
     grad = tp.autograd.grad
     for options in ({}, {"allow_unused": False}):
@@ -244,7 +246,7 @@ def test_only_outputs_can_be_marked_non_differentiable(ns: str) -> None:
 
 
 def test_a_kept_gradient_outlives_a_write_in_place() -> None:
-    """i15: the gradient of the tensor as it is at the end."""
+    """The gradient of the tensor as it is at the end."""
     x = leaf(1.0)
     y = x * 2
     y.retain_grad()

@@ -19,7 +19,7 @@ def by_numpy(ctx, grad):
 
 
 def test_a_rule_that_writes_to_its_gradient_is_refused(ns):
-    """6.9: the other operand would get the changed gradient, and the caller's own tensor would be another one."""
+    """The other operand would get the changed gradient, and the caller's own tensor would be another one."""
     f = doubled(ns, lambda ctx, grad: grad.mul_(2.0))
     a, b, ct = tp.ones((2,)).requires_grad_(), tp.ones((2,)).requires_grad_(), tp.ones((2,))
     with pytest.raises(errors.ContractError, match="wrote to a gradient") as raised:
@@ -28,7 +28,7 @@ def test_a_rule_that_writes_to_its_gradient_is_refused(ns):
 
 
 def test_a_rule_with_saved_tensors_that_writes_to_its_gradient_is_refused(ns):
-    """6.9: on the longer way of a rule that keeps something, and of one with several outputs, too."""
+    """On the longer way of a rule that keeps something, and of one with several outputs, too."""
     f = doubled(
         ns,
         lambda ctx, grad: grad.mul_(ctx.saved_tensors[0]),
@@ -50,7 +50,7 @@ def test_a_rule_with_saved_tensors_that_writes_to_its_gradient_is_refused(ns):
 
 
 def test_a_function_that_writes_to_its_gradient_is_refused():
-    """7.1: a Function is held to the same."""
+    """A Function is held to the same."""
 
     class Doubled(tp.autograd.Function):
         @staticmethod
@@ -67,7 +67,7 @@ def test_a_function_that_writes_to_its_gradient_is_refused():
 
 
 def test_a_hook_that_writes_to_its_gradient_is_refused():
-    """7.6: a hook returns another gradient; writing to the one it is given changes it for all."""
+    """A hook returns another gradient; writing to the one it is given changes it for all."""
     a, b = tp.ones((2,)).requires_grad_(), tp.ones((2,)).requires_grad_()
     y = a * 1.0
     y.register_hook(lambda g: g.mul_(3.0))
@@ -84,7 +84,7 @@ def test_a_hook_that_writes_to_its_gradient_is_refused():
 @pytest.mark.thread_unsafe(reason="verify watches the state of the process")
 @pytest.mark.parametrize("backward", [by_numpy, lambda ctx, grad: grad.mul_(2.0)], ids=["numpy", "in place"])
 def test_debug_checks_and_verify_find_written_gradients(ns, backward):
-    """6.9: past the version counter, through NumPy, it takes a comparison of bits: debug_checks and verify make it."""
+    """Past the version counter, through NumPy, it takes a comparison of bits: debug_checks and verify make it."""
     f = doubled(ns, backward)
     with library.debug_checks(), pytest.raises(errors.ContractError) as raised:
         f(tp.ones((2,)).requires_grad_()).backward(tp.ones((2,)))
@@ -94,7 +94,7 @@ def test_debug_checks_and_verify_find_written_gradients(ns, backward):
 
 
 def test_debug_checks_find_writes_to_saved_tensors(ns):
-    """6.9: a second backward would read what the first one left there."""
+    """A second backward would read what the first one left there."""
 
     def backward(ctx, grad):
         ctx.saved_tensors[0].numpy()[...] *= 3.0
@@ -117,7 +117,7 @@ def test_debug_checks_find_writes_to_saved_tensors(ns):
     ids=["saved", "only read", "read in place", "through a view"],
 )
 def test_a_checkpoint_refuses_closed_over_tensors_written_in_between(fn):
-    """7.9: the second run would be that of another function, and its gradient silently the wrong one."""
+    """The second run would be that of another function, and its gradient silently the wrong one."""
     x, w = tp.ones((3,)).requires_grad_(), tp.ones((3,))
     y = tp.autograd.checkpoint(lambda a: fn(a, w), x)
     w.fill_(5.0)
@@ -127,7 +127,7 @@ def test_a_checkpoint_refuses_closed_over_tensors_written_in_between(fn):
 
 
 def test_a_checkpoint_may_close_over_tensors_that_stay_or_are_written_by_itself():
-    """7.9: no false alarm: closed-over parameters, a buffer that the function itself updates, writes after backward."""
+    """No false alarm: closed-over parameters, a buffer that the function itself updates, writes after backward."""
     x, w = tp.ones((3,)).requires_grad_(), tp.full((3,), 2.0).requires_grad_()
     count = tp.zeros((1,))
 

@@ -58,7 +58,7 @@ def _deep(x: Tensor, h: _Holder) -> Tensor:
 def test_a_write_to_an_argument_is_refused_by_name(
     fn: Callable[..., Any], make: Callable[[], Any], name: str
 ) -> None:
-    """G3: containers and objects hold after a refused capture what they held before."""
+    """Containers and objects hold after a refused capture what they held before."""
     given = make()
     e = refused("TP4032", fn, tp.ones((2,)), given)
     assert f"its argument '{name}'" in str(e)
@@ -67,7 +67,7 @@ def test_a_write_to_an_argument_is_refused_by_name(
 
 
 def test_the_object_of_a_bound_method_is_watched() -> None:
-    """G3: `tp.compile(model.forward)` and a compiled method see writes to self."""
+    """`tp.compile(model.forward)` and a compiled method see writes to self."""
 
     class Model:
         calls = 0
@@ -84,7 +84,7 @@ def test_the_object_of_a_bound_method_is_watched() -> None:
 
 
 def test_keyword_arguments_are_watched() -> None:
-    """G3: by the name they are passed under."""
+    """By the name they are passed under."""
 
     def fn(x: Tensor, *, out: list[Tensor]) -> Tensor:
         out.append(x)
@@ -95,7 +95,7 @@ def test_keyword_arguments_are_watched() -> None:
 
 
 def test_containers_that_the_function_made_are_its_own() -> None:
-    """G3: lists filled inside, and properties that an argument caches, are no writes to see."""
+    """Lists filled inside, and properties that an argument caches, are no writes to see."""
 
     def fn(x: Tensor, parts: list[Tensor], h: _Holder) -> Tensor:
         mine = list(parts)
@@ -107,7 +107,7 @@ def test_containers_that_the_function_made_are_its_own() -> None:
 
 
 def test_a_container_of_a_subclass_is_guarded_by_what_it_holds() -> None:
-    """G3: an OrderedDict, defaultdict or deque that is filled anew gives new results."""
+    """An OrderedDict, defaultdict or deque that is filled anew gives new results."""
     for d in (collections.OrderedDict(a=tp.ones(())), collections.defaultdict(list, a=tp.ones(()))):
         compiled = tp.compile(lambda d: d["a"] * 2.0)
         assert compiled(d).item() == 2.0
@@ -158,7 +158,7 @@ class _Named(NamedTuple):
     ],
 )
 def test_results_are_rebuilt_as_their_type(fn: Callable[..., Any], get: Callable[[Any], Tensor]) -> None:
-    """G4: containers and dataclasses hold the tensors of the run, in every run."""
+    """Containers and dataclasses hold the tensors of the run, in every run."""
     compiled = tp.compile(fn)
     for value in (1.0, 5.0):
         x = tp.full((2,), value)
@@ -205,7 +205,7 @@ def _object_array(x: Tensor) -> Any:
     ],
 )
 def test_no_fake_leaves_a_capture(fn: Callable[..., Any], type_name: str) -> None:
-    """G4: an output that cannot be made anew is refused by place and type."""
+    """An output that cannot be made anew is refused by place and type."""
     e = refused("TP4033", fn, tp.ones((2,)).requires_grad_())
     assert type_name in str(e)
     with pytest.raises(CaptureError):
@@ -213,7 +213,7 @@ def test_no_fake_leaves_a_capture(fn: Callable[..., Any], type_name: str) -> Non
 
 
 def test_other_objects_go_through() -> None:
-    """G4: what holds nothing of the capture is returned as it is, and a set is a new one in every run."""
+    """What holds nothing of the capture is returned as it is, and a set is a new one in every run."""
     config = types.SimpleNamespace(a=1, w=tp.ones((2,)))
     compiled = tp.compile(lambda x: (x * 2.0, config, 2**70, {1, 2}, range(3)))
     for _ in range(2):
@@ -224,7 +224,7 @@ def test_other_objects_go_through() -> None:
 
 
 def test_an_integer_beyond_64_bits_is_guarded_by_value() -> None:
-    """G5: as an argument it is handed through, another value is another entry."""
+    """As an argument it is handed through, another value is another entry."""
     compiled = tp.compile(lambda x, n: (x * 2.0, n))
     assert compiled(tp.ones(()), 2**63)[1] == 2**63
     assert compiled(tp.ones(()), 2**64)[1] == 2**64
@@ -254,7 +254,7 @@ def test_an_integer_beyond_64_bits_is_guarded_by_value() -> None:
     ],
 )
 def test_arithmetic_that_needs_the_number_is_refused_at_its_line(ns: str, ask: Callable[[Any], Any]) -> None:
-    """G5: no TypeError without a line, and no text of a symbol."""
+    """No TypeError without a line, and no text of a symbol."""
     op = positives(f"{ns}::f", high=9)
     with pytest.raises(CaptureError) as caught:
         tp.compile(lambda x: (x, ask(op(x).shape[0])))(tp.ones((3,)))
@@ -263,7 +263,7 @@ def test_arithmetic_that_needs_the_number_is_refused_at_its_line(ns: str, ask: C
 
 
 def test_whole_numbers_round_to_themselves(ns: str) -> None:
-    """G5: rounding a size and small powers of it are sizes."""
+    """Rounding a size and small powers of it are sizes."""
     op = positives(f"{ns}::f", high=9)
 
     def fn(x: Tensor) -> Any:
@@ -288,7 +288,7 @@ def test_whole_numbers_round_to_themselves(ns: str) -> None:
 
 
 def test_sizes_stay_out_of_keys_and_objects(ns: str) -> None:
-    """G4: a symbolic size in a dict's key or an object is refused; as a value it is the run's number."""
+    """A symbolic size in a dict's key or an object is refused; as a value it is the run's number."""
     op = positives(f"{ns}::f")
     for fn in (lambda x: {op(x).shape[0]: 1}, lambda x: types.SimpleNamespace(n=op(x).shape[0])):
         refused("TP4033", fn, tp.ones((3,)))

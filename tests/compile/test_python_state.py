@@ -52,7 +52,7 @@ _FACTS: dict[str, tuple[Callable[[Tensor], Any], Callable[[], Tensor], Callable[
 
 @pytest.mark.parametrize("name", _FACTS)
 def test_a_fact_of_an_argument_is_its_own_and_guarded(name: str) -> None:
-    """G1: what a compiled function asks of a tensor is what eager code is told, at every call."""
+    """What a compiled function asks of a tensor is what eager code is told, at every call."""
     ask, one, other = _FACTS[name]
 
     def fn(a: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def test_a_fact_of_an_argument_is_its_own_and_guarded(name: str) -> None:
 
 @pytest.mark.parametrize("name", _FACTS)
 def test_a_fact_of_a_tensor_reached_through_a_closure_is_guarded_too(name: str) -> None:
-    """G1: a tensor that is no argument is asked as well; a change of its own state is noticed."""
+    """A tensor that is no argument is asked as well; a change of its own state is noticed."""
     ask, one, _ = _FACTS[name]
     held = one()
     fn = lambda x: x * float(ask(held))  # noqa: E731  as people write it
@@ -76,14 +76,14 @@ def test_a_fact_of_a_tensor_reached_through_a_closure_is_guarded_too(name: str) 
 
 
 def test_entries_that_ask_for_no_fact_guard_none() -> None:
-    """G1: only an entry that asked for it is captured anew for another offset."""
+    """Only an entry that asked for it is captured anew for another offset."""
     compiled = tp.compile(lambda a: a * 2.0)
     compiled(tp.ones((6,))[3:]), compiled(tp.ones((6,))[1:4])
     assert len(compiled.graphs) == 1
 
 
 def test_no_gradient_yet_is_guarded_and_a_gradient_isrefused() -> None:
-    """G1: `a.grad is None` is the argument's own answer; the gradient itself has to be passed in."""
+    """`a.grad is None` is the argument's own answer; the gradient itself has to be passed in."""
 
     def fn(a: Tensor) -> Tensor:
         return a * 1.0 if a.grad is None else a.grad * 1.0
@@ -101,7 +101,7 @@ def test_no_gradient_yet_is_guarded_and_a_gradient_isrefused() -> None:
 
 
 def test_requires_grad_of_a_tensor_from_outside_is_guarded() -> None:
-    """G1: a closed-over tensor that is only asked for requires_grad, and used by no op."""
+    """A closed-over tensor that is only asked for requires_grad, and used by no op."""
     w = tp.ones((2,))
     compiled = tp.compile(lambda x: x * 2.0 if w.requires_grad else x)
     assert compiled(tp.ones((2,))).tolist() == [1.0, 1.0]
@@ -110,7 +110,7 @@ def test_requires_grad_of_a_tensor_from_outside_is_guarded() -> None:
 
 
 def test_grad_mode_is_guarded_where_it_was_asked_for() -> None:
-    """G1: also where no tensor requires a gradient."""
+    """Also where no tensor requires a gradient."""
     compiled = tp.compile(lambda x: x * 2.0 if tp.is_grad_enabled() else x)
     assert compiled(tp.ones(())).item() == 2.0
     with tp.no_grad():
@@ -134,12 +134,12 @@ def test_grad_mode_is_guarded_where_it_was_asked_for() -> None:
     ],
 )
 def test_what_only_a_run_knows_isrefused(code: str, fn: Callable[..., Any]) -> None:
-    """G1: no value of a fake gets into a program."""
+    """No value of a fake gets into a program."""
     refused(code, fn, tp.ones((3,)).requires_grad_())
 
 
 def test_values_of_tensors_from_outside_arerefused() -> None:
-    """G1: a tensor reached through a closure is an input: its values may be others in the next run."""
+    """A tensor reached through a closure is an input: its values may be others in the next run."""
     w = tp.full((1,), 3.0)
     refused("TP4003", lambda x: x * w.item(), tp.ones((2,)))
     refused("TP4003", lambda x: x * float(w), tp.ones((2,)))
@@ -150,7 +150,7 @@ def test_values_of_tensors_from_outside_arerefused() -> None:
 
 
 def test_a_refusal_that_the_function_catches_holds() -> None:
-    """G1: an except clause does not turn a refused read into a constant."""
+    """An except clause does not turn a refused read into a constant."""
 
     def fn(x: Tensor) -> Tensor:
         try:
@@ -170,7 +170,7 @@ def test_a_refusal_that_the_function_catches_holds() -> None:
 
 
 def test_writing_to_a_computed_argument_is_refused_for_what_it_is() -> None:
-    """G2: eager code may; compiled code says that the history is somebody else's, at the line."""
+    """Eager code may; compiled code says that the history is somebody else's, at the line."""
     w = tp.ones((3,)).requires_grad_()
     for write in (lambda y: y.add_(1.0), lambda y: y[0].add_(1.0)):
         e = refused("TP4034", write, w * 2.0)
@@ -241,7 +241,7 @@ def _two_kernels() -> Any:
     ],
 )
 def test_an_effect_that_no_run_would_have_is_refused(fn: Callable[..., Any]) -> None:
-    """G2: gradients left behind, flags, seeds and contexts would take effect in the capture alone."""
+    """Gradients left behind, flags, seeds and contexts would take effect in the capture alone."""
     a = tp.ones((3,)).requires_grad_()
     refused("TP4031", fn, a, match="in the capture alone")
     assert a.grad is None
@@ -249,7 +249,7 @@ def test_an_effect_that_no_run_would_have_is_refused(fn: Callable[..., Any]) -> 
 
 
 def test_backward_leaves_nothing_with_a_closed_over_leaf() -> None:
-    """G2: the refusal comes before a tensor without data becomes somebody's gradient."""
+    """The refusal comes before a tensor without data becomes somebody's gradient."""
     w = tp.ones((3,)).requires_grad_()
     refused("TP4031", lambda x: ((w * x).sum().backward(), x * 1.0)[1], tp.ones((3,)))
     assert w.grad is None
@@ -257,7 +257,7 @@ def test_backward_leaves_nothing_with_a_closed_over_leaf() -> None:
 
 
 def test_backward_among_tensors_of_the_function_is_captured() -> None:
-    """G2: what stays inside of the function is ops like any other."""
+    """What stays inside of the function is ops like any other."""
 
     def slope(x: Tensor) -> Tensor:
         y = x.detach().requires_grad_()
@@ -272,7 +272,7 @@ def test_backward_among_tensors_of_the_function_is_captured() -> None:
 
 
 def test_grad_mode_left_changed_is_refused_and_put_back() -> None:
-    """G2: a mode set for good would be set by the capture alone."""
+    """A mode set for good would be set by the capture alone."""
 
     def fn(x: Tensor) -> Tensor:
         tp.set_grad_enabled(False)
@@ -283,7 +283,7 @@ def test_grad_mode_left_changed_is_refused_and_put_back() -> None:
 
 
 def test_autocast_inside_takes_effect_in_every_run() -> None:
-    """G2: casts are ops, so the context is in the graph."""
+    """Casts are ops, so the context is in the graph."""
 
     def fn(x: Tensor) -> Tensor:
         with tp.autocast(dtype=tp.bfloat16):
@@ -296,14 +296,14 @@ def test_autocast_inside_takes_effect_in_every_run() -> None:
 
 
 def test_an_output_with_a_flag_that_no_run_sets_isrefused() -> None:
-    """G2: requires_grad_() on what is returned would be lost."""
+    """Requires_grad_() on what is returned would be lost."""
     with pytest.raises(CaptureError, match="output 0 is returned with requires_grad set") as caught:
         tp.compile(lambda x: (x * 2.0).requires_grad_())(tp.ones((2,)))
     assert caught.value.code == "TP4031"
 
 
 def test_hooks_around_a_call_do_not_see_the_capture() -> None:
-    """G2: saved_tensors_hooks get the tensors of a run, not fakes."""
+    """Saved_tensors_hooks get the tensors of a run, not fakes."""
     seen: list[np.ndarray[Any, Any]] = []
 
     def pack(t: Tensor) -> Any:
@@ -318,7 +318,7 @@ def test_hooks_around_a_call_do_not_see_the_capture() -> None:
 
 
 def test_a_checkpoint_inside_draws_once() -> None:
-    """G2: the gradient goes with the numbers that the forward drew."""
+    """The gradient goes with the numbers that the forward drew."""
 
     def fn(x: Tensor) -> Tensor:
         return tp.autograd.checkpoint(lambda y: y * tp.uniform(y.shape), x)

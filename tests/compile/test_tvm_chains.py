@@ -188,7 +188,7 @@ def test_a_custom_op_is_a_boundary(ns: str) -> None:
 
 
 def test_training_regions_reach_tvm() -> None:
-    """T06 (our ruling), L17: forward and backward regions of a training call are TVM's."""
+    """T06, L17: forward and backward regions of a training call are TVM's."""
     x = tp.tensor([1.0, 2.0, 3.0], requires_grad=True)
     compiled = tp.compile(lambda x: tp.exp(x) * 2.0, backend="tvm", on_fallback="error")
     y = compiled(x)

@@ -22,7 +22,7 @@ def cube(x):
 
 
 def test_three_orders_by_nesting() -> None:
-    """6.12, i21: first, second and third derivative, detached where nobody differentiates on."""
+    """6.12: first, second and third derivative, detached where nobody differentiates on."""
     first = grad(cube)
     second, third = grad(first), grad(grad(first))
     x = t(2.0)
@@ -33,7 +33,7 @@ def test_three_orders_by_nesting() -> None:
 
 
 def test_arguments_in_nests_and_argnums() -> None:
-    """i20: dicts, lists and tuples; an int gives the gradient, a tuple a tuple; negative positions."""
+    """Dicts, lists and tuples; an int gives the gradient, a tuple a tuple; negative positions."""
 
     def loss(p, scale, q):
         return tp.sum(p["w"] * p["b"][0] * scale * q)
@@ -49,7 +49,7 @@ def test_arguments_in_nests_and_argnums() -> None:
 
 
 def test_value_and_aux() -> None:
-    """i20: has_aux hands on what is not differentiated, without history."""
+    """Has_aux hands on what is not differentiated, without history."""
     fn = lambda x: (tp.sum(cube(x)), {"seen": x * 2.0, "n": 3})  # noqa: E731
     (value, aux), g = value_and_grad(fn, has_aux=True)(t(X))
     assert value.item() == pytest.approx((X**3).sum())
@@ -64,7 +64,7 @@ def test_value_and_aux() -> None:
 
 
 def test_perturbations_are_not_confused() -> None:
-    """i21: the inner derivative does not see the outer variable: d/dx x * d/dy (x + y) = 1."""
+    """The inner derivative does not see the outer variable: d/dx x * d/dy (x + y) = 1."""
     fn = lambda x: x * grad(lambda y: x + y)(t(1.0))  # noqa: E731
     assert grad(fn)(t(5.0)).item() == 1.0
     by_x = lambda x: x * grad(lambda y: x * y * y)(t(3.0))  # noqa: E731
@@ -72,7 +72,7 @@ def test_perturbations_are_not_confused() -> None:
 
 
 def test_the_tape_goes_on_through_a_transform() -> None:
-    """i20: gradients of a parameter in the closure, and of an input that requires one, reach backward()."""
+    """Gradients of a parameter in the closure, and of an input that requires one, reach backward()."""
     w, x = t(3.0).requires_grad_(), t(2.0).requires_grad_()
     g = grad(lambda v: w * cube(v))(x)
     assert g.requires_grad
@@ -84,7 +84,7 @@ def test_the_tape_goes_on_through_a_transform() -> None:
 
 
 def test_an_argument_without_influence_has_zeros() -> None:
-    """i20: zeros of its shape and dtype, also where nothing is recorded at all."""
+    """Zeros of its shape and dtype, also where nothing is recorded at all."""
     found = grad(lambda x, y: tp.sum(x), argnums=(0, 1))(t(X), tp.ones((2,)))
     assert found[1].tolist() == [0.0, 0.0]
     assert found[1].dtype == tp.float32
@@ -92,7 +92,7 @@ def test_an_argument_without_influence_has_zeros() -> None:
 
 
 def test_vjp() -> None:
-    """i20: pulled back any number of times, differentiable itself, nested like output and primals."""
+    """Pulled back any number of times, differentiable itself, nested like output and primals."""
     out, pull, aux = vjp(
         lambda x, y: ({"s": x * y, "t": tp.sum(y)}, 7), t(X), t([1.0, 2.0, 3.0]), has_aux=True
     )
@@ -107,14 +107,14 @@ def test_vjp() -> None:
 
 
 def test_vjp_of_batched_cotangents() -> None:
-    """i20: a pull made outside of vmap and used inside of it gives the whole Jacobian."""
+    """A pull made outside of vmap and used inside of it gives the whole Jacobian."""
     _, pull = vjp(cube, t(X))
     rows = vmap(lambda v: pull(v)[0])(tp.eye(3, dtype=tp.float64))
     np.testing.assert_allclose(rows.numpy(), np.diag(3 * X**2))
 
 
 def test_jacobian() -> None:
-    """i20: shape output + input, nested like output and arguments, empty outputs, second order."""
+    """Shape output + input, nested like output and arguments, empty outputs, second order."""
     m = np.arange(6.0).reshape(2, 3)
     found = jacobian(lambda x, y: [tp.matmul(t(m), x) * y], argnums=(0, 1))(t(X), t(2.0))
     np.testing.assert_allclose(found[0][0].numpy(), 2.0 * m)
@@ -181,7 +181,7 @@ def test_an_op_without_a_formula_is_named(ns: str) -> None:
     ],
 )
 def test_functions_that_cannot_be_differentiated(call, match: str, code: str) -> None:
-    """i20: clear AutogradErrors that name the transform."""
+    """Clear AutogradErrors that name the transform."""
     with pytest.raises(AutogradError, match=match) as caught:
         call()
     assert caught.value.code == code
@@ -189,13 +189,13 @@ def test_functions_that_cannot_be_differentiated(call, match: str, code: str) ->
 
 @pytest.mark.parametrize("argnums", [1, -2, (0, 0), (0, 1), (), "x"])
 def test_argnums_are_checked(argnums) -> None:
-    """i20: positions that are not there, twice or none."""
+    """Positions that are not there, twice or none."""
     with pytest.raises(ArgumentError, match="argnums"):
         grad(cube, argnums=argnums)(t(1.0))
 
 
 def test_cotangents_are_checked() -> None:
-    """i20: structure and shape of what is pulled back."""
+    """Structure and shape of what is pulled back."""
     _, pull = vjp(lambda x: (x, x), t(X))
     for wrong in (t(X), (t(X),), (t(X), 1.0), (t(X), t(1.0))):
         with pytest.raises(ArgumentError, match="cotangent"):
@@ -205,7 +205,7 @@ def test_cotangents_are_checked() -> None:
 
 
 def test_transforms_and_compile() -> None:
-    """i20: a transform inside of a compiled function, recorded as ops of the graph."""
+    """A transform inside of a compiled function, recorded as ops of the graph."""
     x = t(X)
     for fn in (
         grad(lambda v: tp.sum(tp.sin(v))),
@@ -220,7 +220,7 @@ def test_transforms_and_compile() -> None:
 
 
 def test_grad_mode_comes_back() -> None:
-    """i20: after a transform, also one that raised, grad mode is as before."""
+    """After a transform, also one that raised, grad mode is as before."""
     for mode in (True, False):
         with tp.set_grad_enabled(mode):
             grad(cube)(t(1.0))
@@ -230,7 +230,7 @@ def test_grad_mode_comes_back() -> None:
 
 
 def test_a_transform_inside_of_a_kernel_is_right_or_refused(ns: str) -> None:
-    """i20: never zeros where nothing can be recorded."""
+    """Never zeros where nothing can be recorded."""
     op = library.custom_op(
         f"{ns}::f",
         lambda x: grad(lambda v: tp.sum(cube(v)))(x),

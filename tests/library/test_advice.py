@@ -17,7 +17,7 @@ def refusal(call):
 
 
 def test_a_value_that_does_not_fit_speaks_of_no_write_in_place():
-    """8.1: the forms that return a new tensor write nothing in place."""
+    """The forms that return a new tensor write nothing in place."""
     ints, at, halves = tp.zeros((3,), dtype=tp.int64), tp.tensor([0]), tp.tensor([1.5])
     for call in (
         lambda: tp.scatter_add(ints, 0, at, halves),
@@ -32,7 +32,7 @@ def test_a_value_that_does_not_fit_speaks_of_no_write_in_place():
 
 
 def test_a_tensor_on_meta_is_not_advised_to_move():
-    """8.1: its .cpu() is refused, so that no error may propose it."""
+    """Its .cpu() is refused, so that no error may propose it."""
     x = tp.empty((1,), device="meta")
     for call in (x.item, x.tolist, x.numpy, lambda: float(x)):
         error = refusal(call)
@@ -49,7 +49,7 @@ def test_a_tensor_on_meta_is_not_advised_to_move():
     ],
 )
 def test_a_number_too_large_for_an_operator_names_op_and_operand(call, op):
-    """8.1: as for a call of the op, the error says whose argument it is and what to do."""
+    """As for a call of the op, the error says whose argument it is and what to do."""
     error = refusal(lambda: call(tp.ones((2,))))
     assert (error.code, error.op) == ("TP1007", op)
     assert "operand" in str(error)
@@ -69,7 +69,7 @@ def test_a_number_too_large_for_an_operator_names_op_and_operand(call, op):
     ],
 )
 def test_a_default_of_a_type_without_objects_passes_its_own_check(ns, declared, default):
-    """1.4: a schema of torch's is called, batched and bound by its kernel handle with the defaults that it writes."""
+    """A schema of torch's is called, batched and bound by its kernel handle with the defaults that it writes."""
     f = library.define(f"{ns}::f{default}", f"(Tensor x, *, {declared} kind={default}) -> Tensor")
     f.register_kernel(None, lambda x, *, kind: x * 2.0)
     x = tp.ones((2, 3))
@@ -91,7 +91,7 @@ def test_a_default_of_a_type_without_objects_passes_its_own_check(ns, declared, 
     ],
 )
 def test_a_type_without_objects_says_what_can_be_passed(ns, declared, way):
-    """8.1: one text at the call: that there are no such objects here, and what goes instead."""
+    """One text at the call: that there are no such objects here, and what goes instead."""
     f = library.define(
         f"{ns}::{declared.strip('?').lower()}{len(declared)}", f"(Tensor x, {declared} g) -> Tensor"
     )
@@ -105,7 +105,7 @@ def test_a_type_without_objects_says_what_can_be_passed(ns, declared, way):
 
 
 def test_a_kernel_of_python_is_bound_as_its_op_is(ns):
-    """4.9: defaults of the schema are filled in, keywords are known, and a wrong argument is our error."""
+    """Defaults of the schema are filled in, keywords are known, and a wrong argument is our error."""
     f = library.define(f"{ns}::f", "(Tensor x, float scale=3.0, *, int shift=1) -> Tensor")
     f.register_kernel("cpu", lambda x, scale, *, shift: x * scale + shift)
     kernel = library.get_kernel(f, "cpu")
@@ -117,7 +117,7 @@ def test_a_kernel_of_python_is_bound_as_its_op_is(ns):
 
 
 def test_a_kernel_that_binds_as_its_op_is_the_authors_function(ns):
-    """4.9: where nothing has to be filled in it is the function itself."""
+    """Where nothing has to be filled in it is the function itself."""
 
     def body(x, n=1):
         return x * float(n)
@@ -131,7 +131,7 @@ def test_a_kernel_that_binds_as_its_op_is_the_authors_function(ns):
 
 @pytest.mark.parametrize("name", ["name", "schema", "kernels", "prefer", "register_fake"])
 def test_an_overload_is_not_called_as_an_attribute(ns, name):
-    """2.9: `op.name` would be the attribute: the overload could be defined and never reached."""
+    """`op.name` would be the attribute: the overload could be defined and never reached."""
     error = refusal(lambda: library.define(f"{ns}::f.{name}(Tensor x) -> Tensor"))
     assert error.code == "TP1338"
     library.define(f"{ns}::f.{name}_(Tensor x) -> Tensor")
@@ -139,7 +139,7 @@ def test_an_overload_is_not_called_as_an_attribute(ns, name):
 
 
 def test_an_op_that_is_gone_is_unregistered_wherever_it_is_used(ns):
-    """2.12: calls, properties and registrations say the same of it."""
+    """Calls, properties and registrations say the same of it."""
     lib = library.Library(ns, "DEF")
     f = lib.define("f(Tensor x) -> Tensor")
     lib.impl("f", lambda x: x * 2.0, "CPU")
@@ -165,7 +165,7 @@ def test_an_op_that_is_gone_is_unregistered_wherever_it_is_used(ns):
 @pytest.mark.parametrize("command", [["explain"], ["explain", "TP4001"], ["ops"]])
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 def test_output_that_cannot_be_written_is_an_error_without_a_traceback(command):
-    """8.7: a full device ends the command with status 1 and one line."""
+    """A full device ends the command with status 1 and one line."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "tensorplay", *command], stdout=full, stderr=subprocess.PIPE, text=True
@@ -176,7 +176,7 @@ def test_output_that_cannot_be_written_is_an_error_without_a_traceback(command):
 
 
 def test_memory_that_ops_refuse_to_write_is_lent_read_only():
-    """9.6: elements of an expanded tensor share a place: NumPy gets it as `broadcast_to` gives it."""
+    """Elements of an expanded tensor share a place: NumPy gets it as `broadcast_to` gives it."""
     x = tp.ones((1, 3))
     wide = x.expand((4, 3))
     array = wide.numpy()
@@ -190,7 +190,7 @@ def test_memory_that_ops_refuse_to_write_is_lent_read_only():
 
 
 def test_a_coroutine_is_told_where_a_mode_can_be_entered():
-    """8.1: entering it inside, around an await, would leak just the same."""
+    """Entering it inside, around an await, would leak just the same."""
 
     async def step():
         return None

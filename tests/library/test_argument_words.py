@@ -58,7 +58,7 @@ def define(ns: str) -> Any:
     ],
 )
 def test_a_type_is_named_as_the_annotation_says_it(ns: str, given: dict[str, Any], says: str) -> None:
-    """2.1: the words of the author's annotations, and which item of a list is wrong."""
+    """The words of the author's annotations, and which item of a list is wrong."""
     with pytest.raises(ArgumentError) as caught:
         define(ns)(**{"x": X, "n": 1, **given})
     assert says in str(caught.value)
@@ -72,7 +72,7 @@ def notes(call: Callable[[], Any]) -> list[str]:
 
 
 def test_a_number_for_a_tensor_is_explained_by_what_the_author_wrote(ns: str) -> None:
-    """1.3: "without annotation" is said only of a parameter without one."""
+    """ "without annotation" is said only of a parameter without one."""
     bare = library.custom_op(f"{ns}::bare", lambda x, y: x.clone(), mutates_args=())
     given = library.custom_op(
         f"{ns}::given", lambda x, y: x.clone(), mutates_args=(), schema="(Tensor x, Tensor? y) -> Tensor"
@@ -136,7 +136,7 @@ def test_a_dtype_where_a_device_stands() -> None:
 def test_an_op_that_a_dtype_lacks_is_called_by_its_own_name(
     call: Callable[[], Any], op: str, dtype: str, other: str
 ) -> None:
-    """2.2: no name of a primitive, and a conversion that helps."""
+    """No name of a primitive, and a conversion that helps."""
     with pytest.raises(DTypeError) as caught:
         call()
     assert str(caught.value) == f"[TP1202] {op}: not defined for {dtype}"

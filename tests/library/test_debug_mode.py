@@ -10,7 +10,7 @@ from tensorplay.errors import ContractError
 
 
 def test_undeclared_writes_are_found(ns: str) -> None:
-    """Issue, dispatch: bit by bit, through raw memory too, and writes that are undone by their version."""
+    """Bit by bit, through raw memory too, and writes that are undone by their version."""
 
     def raw(x: Tensor, y: Tensor) -> Tensor:
         y.numpy()[0] = -0.0
@@ -60,6 +60,27 @@ def test_results_are_held_to_the_fake_kernel(ns: str, fake, text: str) -> None:
         pytest.raises(ContractError, match=f"{ns}::f: output 0 of the kernel {text}"),
     ):
         op(tp.ones([2]))
+
+
+def test_strides_are_told_on_both_sides(ns: str) -> None:
+    """5.9: where nothing else differs, also of the side that is contiguous; sizes 0 and 1 tell no strides apart."""
+    f = library.custom_op(f"{ns}::f", lambda x: (x * 1).T, mutates_args=())
+    x = tp.ones([2, 3])
+    f.register_fake(lambda x: tp.empty([3, 2]))
+    text = r"is float32\[3, 2\] strides \[1, 3\], the fake kernel promised float32\[3, 2\] strides \[2, 1\]"
+    with library.debug_checks(), pytest.raises(ContractError, match=text) as e:
+        f(x)
+    assert e.value.code == "TP3205"
+    f.register_fake(lambda x: tp.empty(x.shape).T)
+    g = library.custom_op(f"{ns}::g", lambda x: x * 1, mutates_args=())
+    g.register_fake(lambda x: tp.empty([3, 2]).T)
+    with library.debug_checks():
+        f(x)
+        f(tp.ones([1, 3]))
+        with pytest.raises(
+            ContractError, match=r"strides \[3, 1\], the fake kernel promised .* strides \[1, 2\]"
+        ):
+            g(x)
 
 
 def test_numbers_are_held_to_the_fake_kernel(ns: str) -> None:

@@ -66,7 +66,7 @@ def test_backward_gets_one_gradient_per_output(ns: str) -> None:
 
 
 def test_gradients_of_unused_outputs(ns: str) -> None:
-    """6.8, i7: zeros, or None after set_materialize_grads(False); marked outputs need no gradient."""
+    """6.8: zeros, or None after set_materialize_grads(False); marked outputs need no gradient."""
     seen = []
 
     def setup(ctx, inputs, output):
@@ -121,7 +121,7 @@ def test_the_second_derivative_through_an_op_without_a_rule(ns: str) -> None:
 
 @pytest.mark.parametrize("what", ["leaf", "computed", "view", "alias", "item"])
 def test_an_op_that_writes_refuses_what_requires_grad(ns: str, what: str) -> None:
-    """6.13, i10: nothing is written."""
+    """6.13: nothing is written."""
 
     def body(xs: Sequence[Tensor]) -> None:
         xs[-1].fill_(7.0)
@@ -230,7 +230,6 @@ def test_versions_of_everything_declared_as_written(ns: str) -> None:
 
 
 def test_third_derivatives() -> None:
-    """i21."""
     x = tp.tensor([0.7], dtype=tp.float64, requires_grad=True)
     y = x**5
     for want in (5 * 0.7**4, 20 * 0.7**3, 60 * 0.7**2):
@@ -240,7 +239,7 @@ def test_third_derivatives() -> None:
 
 @pytest.mark.parametrize("kind", ["built-in", "custom", "ctx"])
 def test_deep_graphs(ns: str, kind: str) -> None:
-    """i26: neither backward nor the end of the graph recurses."""
+    """Neither backward nor the end of the graph recurses."""
 
     def setup(ctx, inputs, output):
         ctx.note = inputs[0]

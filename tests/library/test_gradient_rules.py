@@ -6,7 +6,7 @@ import pytest
 
 import tensorplay as tp
 from tensorplay import Tensor, library
-from tensorplay.errors import AutogradError, RegistrationError
+from tensorplay.errors import AutogradError, ContractError, RegistrationError
 
 
 def leaf(*values: float) -> Tensor:
@@ -159,6 +159,26 @@ def test_gradients_are_checked(ns: str, bad, text: str) -> None:
     f.register_autograd(lambda ctx, g: bad(g))
     with pytest.raises(RuntimeError, match=f"{ns}::f.*{text}"):
         f(leaf(1.0, 2.0)).sum().backward()
+
+
+def test_what_is_no_tuple_is_named(ns: str) -> None:
+    """6.4: a dict or a generator is not told to be one gradient of two; one Tensor for two inputs is a wrong count."""
+    f = product(f"{ns}::f")
+    for what, result in (
+        ("dict", lambda g: {"x": g, "y": g}),
+        ("generator", lambda g: (one for one in (g, g))),
+        ("float", lambda g: 2.0),
+        ("a list", lambda g: [g, g]),
+    ):
+        f.register_autograd(lambda ctx, g, result=result: result(g))
+        with pytest.raises(ContractError, match=f"{ns}::f: backward must return a tuple, got {what}") as e:
+            f(leaf(1.0), leaf(2.0)).sum().backward()
+        assert e.value.code == "TP3230"
+        assert "one gradient per input of the op, 2 in all" in e.value.__notes__[0]
+    for alone in (lambda g: g, lambda g: None):
+        f.register_autograd(lambda ctx, g, alone=alone: alone(g))
+        with pytest.raises(AutogradError, match="expected 2, got 1"):
+            f(leaf(1.0), leaf(2.0)).sum().backward()
 
 
 def test_rules_that_cannot_be(ns: str) -> None:

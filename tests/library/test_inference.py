@@ -376,13 +376,25 @@ def test_defaults_that_are_large_or_no_text() -> None:
     assert schema(large) == "(Tensor x, float k=1e+30) -> Tensor"
     with pytest.raises(SchemaError, match="no float is that large"):
         schema(larger)
-    for code, call in (
-        ("TP1030", lambda: library.custom_op("never::f", broken, mutates_args=())),
-        ("TP1001", lambda: library.Schema.parse("a::f(str k='\ud800') -> Tensor")),
-    ):
-        with pytest.raises(SchemaError, match="lone surrogate") as e:
-            call()
-        assert e.value.code == code
+    with pytest.raises(SchemaError, match="lone surrogate") as e:
+        library.Schema.parse("a::f(str k='\ud800') -> Tensor")
+    assert e.value.code == "TP1001"
+    integer: object
+    for integer in (2**63, -(2**63) - 1, 10**400):
+
+        def too_large(x: Tensor, k: int = integer) -> Tensor: ...
+        def optional(x: Tensor, k: int | None = integer) -> Tensor: ...
+        def number(x: Tensor, k: int | float = integer) -> Tensor: ...
+
+        for f in (too_large, optional, number, broken):
+            for call in (schema, lambda f: library.custom_op("never::f", f, mutates_args=())):
+                with pytest.raises(SchemaError, match="parameter 'k' of type") as e:
+                    call(f)
+                assert e.value.code == "TP1030"
+
+    def edges(x: Tensor, k: int = 2**63 - 1, n: int = -(2**63)) -> Tensor: ...
+
+    assert library.Schema.parse("a::f" + schema(edges)).arguments[2].default == str(-(2**63))
 
 
 @pytest.mark.parametrize("wrong", [None, 42])

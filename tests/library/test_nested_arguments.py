@@ -89,7 +89,7 @@ def test_verify_finds_writes_inside_of_carried_arguments(ns, declared, wrap, get
 @places
 @pytest.mark.filterwarnings("ignore:vmap")
 def test_vmap_batches_tensors_inside_of_carried_arguments(ns, declared, wrap, get):
-    """G11: each sample is a call of its own, in the same nest; batched at two levels too."""
+    """8.1: each sample is a call of its own, in the same nest; batched at two levels too."""
     f = op(f"{ns}::batched", declared, lambda a: get(a) * 2.0)
     x = tp.reshape(tp.arange(6, dtype=tp.float32), (2, 3))
     assert tp.func.vmap(lambda q: f(wrap(q)))(x).tolist() == (x * 2.0).tolist()
@@ -97,7 +97,7 @@ def test_vmap_batches_tensors_inside_of_carried_arguments(ns, declared, wrap, ge
 
 
 def test_a_batching_rule_gets_nests_of_batches_and_of_axes(ns):
-    """G11: the rule of an op sees the whole batch where the sample lay, and its axis in an equal nest."""
+    """8.1: the rule of an op sees the whole batch where the sample lay, and its axis in an equal nest."""
     f = op(f"{ns}::ruled", "Any", lambda a: a["k"][0] * a["n"])
     seen = []
 
@@ -171,7 +171,7 @@ def test_tensors_inside_of_a_result_are_refused(ns):
 
 
 def test_an_argument_that_holds_itself_is_walked_once(ns):
-    """1.4: a list that holds itself ends nowhere, and still is an argument."""
+    """A list that holds itself ends nowhere, and still is an argument."""
     loop = [tp.ones((2,))]
     loop.append(loop)
     f = op(f"{ns}::loop", "Any", lambda a: a[0] * 2.0)

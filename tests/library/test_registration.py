@@ -113,7 +113,7 @@ def test_a_notebook_cell_replaces(ns: str) -> None:
 
 
 def test_another_place_is_an_error(ns: str) -> None:
-    """L05 in our ruling: both places and the first part that differs; override=True replaces."""
+    """L05: both places and the first part that differs; override=True replaces."""
 
     @library.custom_op(f"{ns}::f", mutates_args=())
     def f(x: Tensor) -> Tensor:

@@ -40,10 +40,24 @@ def test_a_tuple_of_one(ns: str) -> None:
             returning(f"{ns}::bad", bad, "(Tensor x) -> ((Tensor))", override=True)(X)
 
 
+@pytest.mark.parametrize("value", [1, 0, 0.0, np.int64(1), np.float32(1.0), "True", np.array([True]), None])
+def test_a_bool_is_true_or_false(ns: str, value) -> None:
+    """3.7: an argument takes an int for a bool; a result that is declared a bool is one, ours or NumPy's."""
+    with pytest.raises(ContractError, match="output 0 must be bool, the kernel returned") as e:
+        returning(f"{ns}::f", lambda x: value, "(Tensor x) -> bool")(X)
+    assert e.value.code == "TP3202"
+
+
 @pytest.mark.parametrize(
     ("declared", "value", "wanted"),
     [
         ("int[]", (1, True), [1, 1]),
+        ("bool", np.bool_(True), True),
+        ("bool", np.bool_(False), False),
+        ("bool?", np.bool_(True), True),
+        ("bool[]", [np.bool_(False), True], [False, True]),
+        ("int", np.int64(3), 3),
+        ("float", np.float32(0.5), 0.5),
         ("float[]", [1, 2.5], [1.0, 2.5]),
         ("bool[]", [True], [True]),
         ("ScalarType", tp.int8, tp.int8),
@@ -248,7 +262,7 @@ def test_a_failed_write_counts_as_one(ns: str) -> None:
 
 
 def test_a_kernel_may_fill_outputs_made_for_it(ns: str) -> None:
-    """Issue, dispatch: outputs are allocated as the fake kernel says, and passed in as `out`."""
+    """Outputs are allocated as the fake kernel says, and passed in as `out`."""
     op = library.define(f"{ns}::f", "(Tensor x, float k, *, int n=1) -> (Tensor, Tensor[])")
     seen = []
 

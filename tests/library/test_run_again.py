@@ -29,7 +29,7 @@ def cell(text: str, file: str = "/tmp/ipykernel_1/11.py", **names: Any) -> tuple
 
 
 def test_a_redefinition_says_what_goes_with_the_earlier_one(ns: str) -> None:
-    """1.7: rules and kernels that were registered beside the definition, and nothing that the definition brings."""
+    """Rules and kernels that were registered beside the definition, and nothing that the definition brings."""
     text = f"op = library.custom_op('{ns}::f', lambda x: x * 2.0, mutates_args=())"
     op = cell(text)[0]["op"]
     op.register_fake(lambda x: tp.empty_like(x))
@@ -46,7 +46,7 @@ def test_a_redefinition_says_what_goes_with_the_earlier_one(ns: str) -> None:
 
 
 def test_a_redefined_triton_op_keeps_its_fake_rule(ns: str) -> None:
-    """1.7: its body is its fake rule, so none is gone."""
+    """Its body is its fake rule, so none is gone."""
     text = f"""
 def body(x: tp.Tensor) -> tp.Tensor:
     return tp.empty_like(x)
@@ -59,7 +59,7 @@ library.triton_op('{ns}::t', body, mutates_args=())
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_library_made_again_at_the_same_place_replaces_the_earlier_one(ns: str, keep: bool) -> None:
-    """9.2: `Library`, `define` and `impl` of a cell that runs twice; with and without another name for the first one."""
+    """`Library`, `define` and `impl` of a cell that runs twice; with and without another name for the first one."""
     text = f"""
 lib = library.Library('{ns}', 'DEF')
 lib.define('f(Tensor x) -> Tensor')
@@ -82,7 +82,7 @@ op = tp.ops.{ns}.f
 
 
 def test_a_define_and_an_impl_that_run_again_replace(ns: str) -> None:
-    """9.2: where the library itself stands in another cell."""
+    """Where the library itself stands in another cell."""
     lib = library.Library(ns, "DEF")
     text = "lib.define('f(Tensor x) -> Tensor')\nlib.impl('f', lambda x: x * FACTOR, 'CPU')\n"
     cell(text, lib=lib, FACTOR=2.0)
@@ -98,7 +98,7 @@ def test_a_define_and_an_impl_that_run_again_replace(ns: str) -> None:
 
 
 def test_another_place_is_refused_as_before(ns: str) -> None:
-    """9.2: a second DEF library, and a second kernel of one library, from another line."""
+    """A second DEF library, and a second kernel of one library, from another line."""
     lib = library.Library(ns, "DEF")
     with pytest.raises(RegistrationError, match="has a DEF library already, made at") as caught:
         library.Library(ns, "DEF")
@@ -119,12 +119,12 @@ def test_another_place_is_refused_as_before(ns: str) -> None:
     ],
 )
 def test_a_line_of_a_cell_is_not_written_like_the_number_of_a_cell(file: str, shown: str) -> None:
-    """1.7: `cell:1` would be read as the first cell."""
+    """`cell:1` would be read as the first cell."""
     assert str(Place(file, 7, "<module>")) == shown
 
 
 def test_the_number_of_a_cell_is_asked_of_ipython(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1.7: where files are named by a hash, IPython knows which cell it was."""
+    """Where files are named by a hash, IPython knows which cell it was."""
     numbers = {"/tmp/ipykernel_12/345.py": 4}
     shell = types.SimpleNamespace(compile=types.SimpleNamespace(_filename_map=numbers))
     module: Any = types.ModuleType("IPython")

@@ -221,7 +221,7 @@ def test_l18_triton_ops_are_told_apart(ns: str) -> None:
 
 
 def test_l19_wrap_triton_takes_kernels_only() -> None:
-    """L19 in our ruling: idempotent, and everything else is a TypeError."""
+    """L19: idempotent, and everything else is a TypeError."""
 
     class JITFunction:
         def __init__(self, fn):
@@ -250,7 +250,7 @@ def test_l19_a_launch_inside_a_capture_is_an_error() -> None:
 
 
 def test_l20_function_in_second_place(ns: str) -> None:
-    """L20, in our ruling of what a schema is."""
+    """L20: the schema is a text in a keyword, never a second positional argument."""
     f = library.custom_op(f"{ns}::f", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor")
     assert str(f.schema) == f"{ns}::f(Tensor x) -> Tensor"
     g = library.triton_op(f"{ns}::g", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor")

@@ -48,7 +48,7 @@ def absent(name: str) -> Any:
 
 @pytest.mark.parametrize("way", ["__call__", "run", "explain"])
 def test_a_fallback_names_the_line_of_the_call(way: str) -> None:
-    """U1: inside a function, and where a method of the compiled function stands between."""
+    """Inside a function, and where a method of the compiled function stands between."""
     call = getattr(absent(f"absent_{way}"), way)
     with one_warning(r"fallback \(BackendUnavailable\)") as line:
         line.append(here() + 1)
@@ -56,7 +56,7 @@ def test_a_fallback_names_the_line_of_the_call(way: str) -> None:
 
 
 def test_a_fallback_in_a_backward_names_the_line_of_the_call() -> None:
-    """U1: the regions of the backward are known at the call that captures."""
+    """The regions of the backward are known at the call that captures."""
     compiled = absent("absent_training")
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -67,7 +67,7 @@ def test_a_fallback_in_a_backward_names_the_line_of_the_call() -> None:
 
 
 def test_a_fallback_at_module_level_names_the_line_of_the_call() -> None:
-    """U1: a program has no caller to blame."""
+    """A program has no caller to blame."""
     program = "\n\ny = compiled(x)\n"
     compiled = absent("absent_module")
     with warnings.catch_warnings(record=True) as seen:
@@ -77,7 +77,7 @@ def test_a_fallback_at_module_level_names_the_line_of_the_call() -> None:
 
 
 def test_a_fallback_in_a_thread_without_python_frames() -> None:
-    """U1: a thread that starts in the compiled function has no line to name; the warning is given all the same."""
+    """A thread that starts in the compiled function has no line to name; the warning is given all the same."""
     import _thread
     import threading
 
@@ -105,7 +105,7 @@ def define(ns: str) -> Any:
 
 
 def test_a_second_definition_names_the_line_of_the_decorator(ns: str) -> None:
-    """1.7: a re-run cell."""
+    """A re-run cell."""
     define(ns)
     with one_warning("was defined again") as line:
         line.append(define.__code__.co_firstlineno + 1)

@@ -11,7 +11,7 @@ use crate::value::{Rets, Value};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tp_tensor::symbols::{self, Binding, Promise, Shapes};
-use tp_tensor::{Tensor, TensorSpec};
+use tp_tensor::{Dim, Tensor, TensorSpec};
 
 /// Runs the kernel between the checks.
 pub(crate) fn run(entry: &KernelEntry, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
@@ -97,11 +97,12 @@ fn compare(call: &Call<'_>, rets: &Rets, promised: &Prediction) -> Result<()> {
     let _table = symbols::enter(promised.symbols.clone());
     let mut sizes = Binding::new(Arc::new(Shapes::of(&promised.symbols)));
     for (i, (got, want)) in rets.iter().zip(&promised.rets).enumerate() {
-        let want = match (want, got) {
-            (Value::Tensor(want), Value::Tensor(got)) => seen(call, i, &mut sizes, promised, want, got)?,
-            _ => describe(want),
+        let (got, want) = match (want, got) {
+            (Value::Tensor(want), Value::Tensor(got)) => {
+                told_apart(&visible(got), &seen(call, i, &mut sizes, promised, want, got)?)
+            }
+            _ => (describe(got), describe(want)),
         };
-        let got = describe(got);
         if got != want {
             let message = format!("output {i} of the kernel is {got}, the fake kernel promised {want}");
             return Err(Error::contract("TP3205", message)
@@ -120,28 +121,40 @@ fn seen(
     promised: &Prediction,
     want: &Tensor,
     got: &Tensor,
-) -> Result<String> {
+) -> Result<TensorSpec> {
     let spec = TensorSpec::of(want);
     let Some(promise) = Promise::of(&promised.symbols, &spec).filter(|_| want.ndim() == got.ndim()) else {
-        return Ok(describe_one(want));
+        return Ok(visible(want));
     };
     sizes.meet(&promise, got).map_err(|found| fake::dynamic::misfit(call.op.name(), i, found))?;
     let spec = sizes.spec(&promise, &spec).unwrap_or(spec);
     let fake = Tensor::fake(&spec.sizes, &spec.strides, spec.dtype, spec.device, 0)?;
-    Ok(describe_one(&fake))
+    Ok(visible(&fake))
 }
 
 /// What two equal results have in common; strides that tell no elements apart are left out.
-fn describe_one(t: &Tensor) -> String {
-    let mut spec = TensorSpec::of(t);
+fn visible(t: &Tensor) -> TensorSpec {
     if t.is_contiguous() {
-        spec = TensorSpec::contiguous(t.sizes(), t.dtype(), t.device());
+        return TensorSpec::contiguous(t.sizes(), t.dtype(), t.device());
     }
-    spec.to_string()
+    TensorSpec::of(t)
+}
+
+/// Both as text; with the strides of both where nothing else differs.
+fn told_apart(got: &TensorSpec, want: &TensorSpec) -> (String, String) {
+    let strides_alone = got.strides != want.strides
+        && (&got.sizes, got.dtype, got.device) == (&want.sizes, want.dtype, want.device);
+    let text = |spec: &TensorSpec| match spec.to_string() {
+        text if strides_alone && !text.contains(" strides ") => {
+            format!("{text} strides {:?}", Dim::slice(&spec.strides))
+        }
+        text => text,
+    };
+    (text(got), text(want))
 }
 
 fn describe(v: &Value) -> String {
-    let one = describe_one;
+    let one = |t: &Tensor| visible(t).to_string();
     match v {
         Value::Tensor(t) => one(t),
         Value::Tensors(ts) => format!("[{}]", ts.iter().map(one).collect::<Vec<_>>().join(", ")),

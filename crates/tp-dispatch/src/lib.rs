@@ -22,6 +22,7 @@ pub mod outcome;
 pub mod registry;
 pub mod schema;
 pub mod select;
+pub mod stack;
 pub mod state;
 pub mod table;
 pub mod value;

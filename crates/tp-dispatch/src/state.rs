@@ -57,6 +57,8 @@ pub struct CallState {
     autocast: Cell<u32>,
     /// The innermost foreign kernel that runs; null outside of any.
     kernel: Cell<*const ForeignKernel>,
+    /// Where the stack becomes too short for foreign functions; above every address until `stack` has found it.
+    pub(crate) stack_floor: Cell<usize>,
 }
 
 /// Included and excluded keys and grad mode in one word, so that a scope saves and restores them at once.
@@ -161,6 +163,7 @@ impl CallState {
             backward: Cell::new(0),
             autocast: Cell::new(0),
             kernel: Cell::new(std::ptr::null()),
+            stack_floor: Cell::new(usize::MAX),
         }
     }
 

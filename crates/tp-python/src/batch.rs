@@ -6,7 +6,7 @@
 
 use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
-use crate::hot::ffi::Obj;
+use crate::hot::ffi::{self as x, Obj};
 use crate::hot::pykernel::{self, Role};
 use crate::hot::results;
 use crate::tensor::{tensor_of, wrap};
@@ -65,6 +65,7 @@ fn batch(call: &Call<'_>, objects: *const Obj, rets: &mut Rets) -> Result<()> {
             // SAFETY: one live object per schema argument.
             let items =
                 (0..call.args.len()).map(|i| unsafe { Bound::from_borrowed_ptr(py, *objects.add(i)) });
+            x::require_stack()?;
             rules.call1(py, (call.op.name(), PyTuple::new(py, items)?))
         };
         let out = ask().map_err(error::from_py)?.into_ptr();
@@ -115,8 +116,10 @@ pub unsafe fn function(class: Obj, args: &[Obj]) -> Result<Obj> {
         };
         // SAFETY: the caller's promise.
         let borrowed = |op: Obj| unsafe { Bound::from_borrowed_ptr(py, op) };
-        let ask =
-            || functions.call1(py, (borrowed(class), PyTuple::new(py, args.iter().map(|a| borrowed(*a)))?));
+        let ask = || {
+            x::require_stack()?;
+            functions.call1(py, (borrowed(class), PyTuple::new(py, args.iter().map(|a| borrowed(*a)))?))
+        };
         Ok(ask().map_err(error::from_py)?.into_ptr())
     })
 }

@@ -95,6 +95,7 @@ tp.compile(f)(tp.ones((2,)))
     "TP4033": "tp.compile(lambda x: {x + 1.0})(tp.ones((2,)))",
     "TP4034": "tp.compile(lambda y: y.add_(1.0))(tp.ones((2,)).requires_grad_() * 2.0)",
     "TP4106": "tp.compile(3)",
+    "TP4107": 'tp.compile(lambda x: x + 1.0, backend="none")',
     "TP4105": "tp.compile(lambda x: x + 1.0, backend=None)",
     "TP4101": """
 tp.compile(lambda x: tp.sum(x), backend="tvm", on_fallback="error")(tp.ones((2,)))

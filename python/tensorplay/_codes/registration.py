@@ -97,12 +97,12 @@ lib.impl("f", lambda x: x.clone(), "CPU")
 lib.impl("f", lambda x: x.clone(), "CPU")
 """,
     "TP1338": 'tp.library.define("ex1338::f.name(Tensor x) -> Tensor")',
-    "TP1339": """
-f = tp.library.define("ex1339::f", "(Tensor x) -> int")
-f.register_kernel("cpu", lambda x, out: None, out=True)
-""",
     "TP1336": 'tp.library.Library("ex1336", "DEF").define("other::f(Tensor x) -> Tensor")',
     "TP1337": "tp.trace().__exit__(None, None, None)",
+    "TP1339": """
+f = tp.library.custom_op("ex1339::f", lambda x: 1, mutates_args=(), schema="(Tensor x) -> int")
+f.register_kernel("cpu", lambda x, out: None, out=True)
+""",
     "TP1401": """
 f = tp.library.custom_op("ex1401::f", lambda x: x.clone(), mutates_args=(), device_types="cuda")
 f(tp.ones((2,)))

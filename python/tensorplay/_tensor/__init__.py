@@ -152,7 +152,7 @@ def to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bo
         out = functions.astype(out, dtype)
     if device is not None:
         out = _native.tensor_to_device(out, device)
-    return out.clone() if copy and out is self else out
+    return out.clone() if _arguments.boolean("to", "copy", copy) and out is self else out
 
 
 def cpu(self: Tensor) -> Tensor:

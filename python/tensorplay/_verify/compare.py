@@ -66,7 +66,7 @@ def compare(
     if actual.values is None or expected.values is None:
         same = actual.same_bits(expected)
         return Comparison(
-            same, f"got {actual.literal!r}, expected {expected.literal!r}", 0.0 if same else float("inf")
+            same, f"got {_shown(actual)}, expected {_shown(expected)}", 0.0 if same else float("inf")
         )
     fields = ["shape", "dtype", "device"] + (["strides"] if check_stride else [])
     for field in fields:
@@ -79,6 +79,13 @@ def compare(
     found = _elements(actual.values, expected.values, actual.dtype, rtol, atol, equal_nan)
     zeros = _zeros(actual.values, expected.values) if actual.dtype in TOLERANCES else ""
     return replace(found, zeros=zeros, detail=f"{found.detail}; {zeros}") if zeros else found
+
+
+def _shown(value: Snapshot) -> str:
+    """A number by itself, a tensor by what it is."""
+    return (
+        repr(value.literal) if value.values is None else f"a Tensor of shape {value.shape} and {value.dtype}"
+    )
 
 
 def _zeros(actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> str:

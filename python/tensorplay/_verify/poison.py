@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
+from tensorplay.errors import InvalidValueError
 
 __all__ = ["PATTERNS", "poison", "poisoned"]
 
@@ -35,5 +36,7 @@ def poison(sizes: Iterable[int], pattern: int) -> None:
 @contextmanager
 def poisoned(sizes: Iterable[int], pattern: int = PATTERNS[0]) -> Iterator[None]:
     """Poisons free memory on entry. What was allocated before is left alone."""
-    poison(sizes, pattern)
+    if not 0 <= _arguments.integer("poisoned", "pattern", pattern) <= 255:
+        raise InvalidValueError(f"poisoned: argument 'pattern' is a byte, got {pattern!r}", code="TP1048")
+    poison(_arguments.items("poisoned", "sizes", sizes), pattern)
     yield

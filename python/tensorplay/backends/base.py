@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from tensorplay import _native
-from tensorplay.errors import CapabilityError
+from tensorplay.errors import CapabilityError, InvalidValueError
 from tensorplay.outcome import Capability
 
 __all__ = [
@@ -80,7 +80,7 @@ def names() -> list[str]:
 
 
 def ensure_known(name: str) -> None:
-    """Tells the compiler of the backend `name`; ValueError with the known names when nobody registered it."""
+    """Tells the compiler of the backend `name`; InvalidValueError with the known names when nobody registered it."""
     if name in _native.backend_names():
         return
     known = ["native", *_ADAPTERS, *_registered]
@@ -91,7 +91,9 @@ def ensure_known(name: str) -> None:
 
         near = difflib.get_close_matches(name, known, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"no backend named {name!r}; known are {', '.join(map(repr, known))}{hint}")
+        raise InvalidValueError(
+            f"no backend named {name!r}; known are {', '.join(map(repr, known))}{hint}", code="TP4107"
+        )
     if name != "native":
         _native.register_backend(name)
 

@@ -64,9 +64,8 @@ unsafe fn forward(class: Obj, ctx: Obj, args: &[Obj]) -> Result<Owned> {
     unsafe {
         let setup = attribute(class, names.setup_context)?;
         let forward = attribute(class, names.forward)?;
-        let vectorcall = |f: &Owned, args: &[Obj]| {
-            owned(x::PyObject_Vectorcall(f.0, args.as_ptr(), args.len(), ptr::null_mut()))
-        };
+        let vectorcall =
+            |f: &Owned, args: &[Obj]| owned(x::vectorcall(f.0, args.as_ptr(), args.len(), ptr::null_mut()));
         if setup.0 == names.no_setup {
             let mut all: SmallVec<[Obj; 8]> = SmallVec::with_capacity(args.len() + 1);
             all.push(ctx);

@@ -76,7 +76,7 @@ impl FunctionRule {
             args.push(own);
             args.extend(given.iter().map(|g| g.0));
             context::enter(own, ctx);
-            let result = x::PyObject_Vectorcall(backward.0, args.as_ptr(), args.len(), ptr::null_mut());
+            let result = x::vectorcall(backward.0, args.as_ptr(), args.len(), ptr::null_mut());
             context::leave(own, ctx);
             if result.is_null() {
                 return Err(error::fetch());
@@ -130,9 +130,12 @@ impl FunctionRule {
         // SAFETY: items of a live tuple.
         unsafe {
             let is_tuple = ffi::PyTuple_Check(result.0) != 0;
-            if !is_tuple && ffi::PyList_Check(result.0) != 0 {
+            let is_one = shell::is_tensor(result.0) || result.0 == ffi::Py_None();
+            let is_list = ffi::PyList_Check(result.0) != 0;
+            if !is_tuple && (is_list || !is_one && self.args.len() != 1) {
+                let got = if is_list { "a list".to_string() } else { x::type_name(result.0) };
                 return Err(self
-                    .broken("must return a tuple, got a list")
+                    .broken(&format!("must return a tuple, got {got}"))
                     .note("return one gradient, or a tuple of one per argument of apply"));
             }
             let got = if is_tuple { ffi::PyTuple_Size(result.0) as usize } else { 1 };
@@ -165,7 +168,9 @@ impl FunctionRule {
             Kind::Whole if is_tensor => {
                 let what =
                     format!("returned a gradient for argument {i}, which was no floating-point tensor");
-                Err(self.error("TP3212", &what).note("return None in its place"))
+                Err(self
+                    .error("TP3212", &what)
+                    .note("it had an integer or bool dtype; return None in its place"))
             }
             _ => {
                 // SAFETY: as above.

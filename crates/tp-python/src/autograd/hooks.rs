@@ -4,7 +4,7 @@ use super::returned::Owned;
 use super::{TensorArg, object, raised};
 use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
-use crate::hot::shell;
+use crate::hot::{ffi as x, shell};
 use pyo3::prelude::*;
 use std::sync::Arc;
 use tp_autograd::NodeRef;
@@ -19,8 +19,8 @@ struct PyHook(Owned);
 impl GradHook for PyHook {
     fn call(&self, grad: &Tensor) -> Result<Option<Tensor>> {
         error::attached(|py| {
-            let out =
-                object(py, Some(grad)).and_then(|g| callable(py, &self.0).call1((g,))).map_err(raised)?;
+            let call = |g| x::require_stack().and_then(|()| callable(py, &self.0).call1((g,)));
+            let out = object(py, Some(grad)).and_then(call).map_err(raised)?;
             if out.is_none() {
                 return Ok(None);
             }

@@ -5,7 +5,7 @@ use super::returned::Owned;
 use super::{object, raised};
 use crate::error;
 use crate::error::guarded;
-use crate::hot::shell;
+use crate::hot::{ffi as x, shell};
 use pyo3::prelude::*;
 use std::any::Any;
 use std::sync::Arc;
@@ -38,11 +38,15 @@ fn borrowed<'py>(py: Python<'py>, owned: &Owned) -> Bound<'py, PyAny> {
     unsafe { Bound::from_borrowed_ptr(py, owned.0) }
 }
 
+fn ask<'py>(py: Python<'py>, hook: &Owned, what: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    x::require_stack()?;
+    borrowed(py, hook).call1((what,))
+}
+
 impl SavedHooks for PyHooks {
     fn pack(&self, t: &Tensor) -> Result<Value> {
         Python::attach(|py| {
-            let made =
-                object(py, Some(t)).and_then(|t| borrowed(py, &self.pack).call1((t,))).map_err(raised)?;
+            let made = object(py, Some(t)).and_then(|t| ask(py, &self.pack, t)).map_err(raised)?;
             Ok(Value::Host(Arc::new(Packed(Owned(made.into_ptr())))))
         })
     }
@@ -56,7 +60,7 @@ impl SavedHooks for PyHooks {
             let Some(held) = held else {
                 return Err(Error::internal("TP9006", "a packed tensor is missing"));
             };
-            let out = borrowed(py, &self.unpack).call1((borrowed(py, &held.0),)).map_err(raised)?;
+            let out = ask(py, &self.unpack, borrowed(py, &held.0)).map_err(raised)?;
             // SAFETY: a live object.
             unsafe {
                 if shell::is_tensor(out.as_ptr()) {
@@ -70,9 +74,7 @@ impl SavedHooks for PyHooks {
 
     fn read(&self, t: &Tensor) -> Result<()> {
         let Some(read) = &self.read else { return Ok(()) };
-        Python::attach(|py| {
-            object(py, Some(t)).and_then(|t| borrowed(py, read).call1((t,))).map(drop).map_err(raised)
-        })
+        Python::attach(|py| object(py, Some(t)).and_then(|t| ask(py, read, t)).map(drop).map_err(raised))
     }
 
     /// A node packs no more: what is read is not its business.

@@ -138,10 +138,9 @@ impl PyRule {
         let items: SmallVec<[Bound<'_, PyAny>; 2]> = match result.cast::<PyTuple>() {
             Ok(t) => t.iter().collect(),
             Err(_) if result.is_instance_of::<PyList>() && !(n == 1 && self.inputs[0].kind == Kind::List) => {
-                return Err(
-                    Error::contract("TP3230", "backward must return a tuple, got a list").with_op(&self.op)
-                );
+                return Err(self.no_tuple("a list"));
             }
+            Err(_) if n != 1 && !is_one(result) => return Err(self.no_tuple(&type_name(result))),
             Err(_) => smallvec![result.clone()],
         };
         if items.len() != n {
@@ -163,12 +162,25 @@ impl PyRule {
     }
 
     #[cold]
+    fn no_tuple(&self, got: &str) -> Error {
+        Error::contract("TP3230", format!("backward must return a tuple, got {got}")).with_op(&self.op).note(
+            format!("one gradient per input of the op, {} in all, None for one without", self.inputs.len()),
+        )
+    }
+
+    /// Tensors without a gradient are those whose dtype cannot have one; what was no tensor has its declared type.
+    #[cold]
     fn no_gradient(&self, name: &str, type_text: &str) -> Error {
         let message =
             format!("backward returned a gradient for '{name}', which was no floating-point tensor");
-        Error::contract("TP3212", message)
-            .with_op(&self.op)
-            .note(format!("its type is {type_text}; return None in its place"))
+        let it = match type_text {
+            "Tensor" | "list[Tensor]" => "it had an integer or bool dtype".to_string(),
+            "Tensor | None" | "list[Tensor | None]" => {
+                "it was None, or had an integer or bool dtype".to_string()
+            }
+            other => format!("its type is {other}"),
+        };
+        Error::contract("TP3212", message).with_op(&self.op).note(format!("{it}; return None in its place"))
     }
 
     fn store_list(
@@ -223,6 +235,12 @@ impl PyRule {
         let message = format!("the gradient of '{name}' must be a Tensor or None, got {got}");
         Err(Error::contract("TP3232", message).with_op(&self.op))
     }
+}
+
+/// A gradient by itself.
+fn is_one(item: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: a live object.
+    item.is_none() || unsafe { shell::is_tensor(item.as_ptr()) }
 }
 
 fn type_name(item: &Bound<'_, PyAny>) -> String {

@@ -148,6 +148,7 @@ impl PyRule {
         }
         // SAFETY: a live callable.
         let setup = unsafe { Bound::from_borrowed_ptr(py, self.setup) };
+        x::require_stack()?;
         setup.call((), Some(&kwargs))
     }
 
@@ -338,8 +339,7 @@ impl VjpRule for PyRule {
                 args.push(object.0);
                 args.extend(grads.iter().map(|g| g.as_ptr()));
                 context::enter(object.0, ctx);
-                let out =
-                    x::PyObject_Vectorcall(self.backward, args.as_ptr(), args.len(), std::ptr::null_mut());
+                let out = x::vectorcall(self.backward, args.as_ptr(), args.len(), std::ptr::null_mut());
                 context::leave(object.0, ctx);
                 let result = Bound::from_owned_ptr_or_err(py, out).map_err(error::from_py)?;
                 self.store(&result, ctx, gradients_out)?;
@@ -397,7 +397,7 @@ impl PyRule {
                 return Err(error::fetch());
             }
             context::enter(object, ctx);
-            let result = x::PyObject_Vectorcall(self.backward, args.as_ptr(), 2, std::ptr::null_mut());
+            let result = x::vectorcall(self.backward, args.as_ptr(), 2, std::ptr::null_mut());
             context::leave(object, ctx);
             ffi::Py_DECREF(args[1]);
             context::give_up(object, ctx.is_last());

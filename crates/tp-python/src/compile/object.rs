@@ -207,7 +207,8 @@ unsafe fn slow(inner: &Inner, args: *const Obj, nargs: usize, kwnames: Obj) -> R
                 // Held for the call: the collector may clear the object meanwhile.
                 // SAFETY: a live function held by the object.
                 let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
-                func.call(&call.args, call.kwargs.as_ref()).map(Bound::into_ptr).map_err(error::from_py)
+                let out = x::require_stack().and_then(|()| func.call(&call.args, call.kwargs.as_ref()));
+                out.map(Bound::into_ptr).map_err(error::from_py)
             }
         }
     })

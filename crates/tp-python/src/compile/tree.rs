@@ -355,6 +355,7 @@ impl FlatCall {
         parameters: &[String],
         values: &[Value],
     ) -> PyResult<Bound<'py, PyAny>> {
+        x::require_stack()?;
         let mut values = values.iter().cloned();
         let args = PyTuple::new(py, all(py, &self.args, &mut values)?)?;
         if self.kwargs.is_empty() {

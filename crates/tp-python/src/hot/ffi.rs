@@ -1,8 +1,11 @@
 //! The few CPython symbols and flags that pyo3-ffi does not name under the limited API of 3.11, and the smallest
 //! helpers over raw objects. All symbols are exported by every CPython from 3.11 on.
 
+use pyo3::exceptions::PyRecursionError;
 use pyo3::ffi;
+use pyo3::prelude::*;
 use std::os::raw::{c_int, c_ulong};
+use tp_dispatch::stack;
 
 pub use ffi::PyObject;
 
@@ -10,12 +13,50 @@ pub type Obj = *mut PyObject;
 
 unsafe extern "C" {
     pub fn _PyObject_GC_New(ty: *mut ffi::PyTypeObject) -> Obj;
-    pub fn PyObject_Vectorcall(f: Obj, args: *const Obj, nargsf: usize, kwnames: Obj) -> Obj;
     pub fn PyObject_GC_Track(op: *mut std::ffi::c_void);
     pub fn PyObject_GC_UnTrack(op: *mut std::ffi::c_void);
     pub fn PyObject_GC_Del(op: *mut std::ffi::c_void);
     pub fn PyGILState_Check() -> c_int;
     pub fn PyVectorcall_Call(f: Obj, args: Obj, kwargs: Obj) -> Obj;
+}
+
+mod raw {
+    use super::Obj;
+
+    unsafe extern "C" {
+        pub fn PyObject_Vectorcall(f: Obj, args: *const Obj, nargsf: usize, kwnames: Obj) -> Obj;
+    }
+}
+
+/// Calls `f`, or raises RecursionError where the stack of this thread is nearly used up: what is called may call an op
+/// again, and that one its kernel. An owned result, or null with the exception set.
+///
+/// # Safety
+/// The lock is held; a live callable, and arguments by the vectorcall convention.
+#[inline(always)]
+pub unsafe fn vectorcall(f: Obj, args: *const Obj, nargsf: usize, kwnames: Obj) -> Obj {
+    if stack::is_low() {
+        too_deep();
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { raw::PyObject_Vectorcall(f, args, nargsf, kwnames) }
+}
+
+/// Before a function of the user is called by other ways than `vectorcall`.
+#[inline]
+pub fn require_stack() -> PyResult<()> {
+    if stack::is_low() { Err(too_deep_error()) } else { Ok(()) }
+}
+
+#[cold]
+fn too_deep() {
+    crate::error::attached(|py| too_deep_error().restore(py));
+}
+
+#[cold]
+fn too_deep_error() -> PyErr {
+    PyRecursionError::new_err("maximum recursion depth exceeded: the stack of this thread is nearly used up")
 }
 
 /// In the limited API only from 3.12 on; the bit and its meaning are the same in 3.11.

@@ -42,7 +42,7 @@ impl PyPredicate {
         let guard = KeyGuard::foreign_kernel();
         // SAFETY: the caller's promise.
         unsafe {
-            let out = x::PyObject_Vectorcall(self.func, objects, self.positional, self.kwnames);
+            let out = x::vectorcall(self.func, objects, self.positional, self.kwnames);
             drop(guard);
             if out.is_null() {
                 return Err(error::fetch());

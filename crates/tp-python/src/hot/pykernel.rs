@@ -77,7 +77,7 @@ impl PyKernel {
     unsafe fn run_one(&self, call: &Call<'_>, objects: *const Obj) -> Result<Tensor> {
         // SAFETY: the caller's promise, positional objects first.
         let out = in_foreign_kernel(call.args, || unsafe {
-            x::PyObject_Vectorcall(self.func, objects, self.positional, self.kwnames)
+            x::vectorcall(self.func, objects, self.positional, self.kwnames)
         });
         if out.is_null() {
             return Err(error::fetch());
@@ -111,7 +111,7 @@ impl PyKernel {
         }
         // SAFETY: one object per schema argument, positional ones first.
         let out = in_foreign_kernel(call.args, || unsafe {
-            x::PyObject_Vectorcall(self.func, objects, self.positional, self.kwnames)
+            x::vectorcall(self.func, objects, self.positional, self.kwnames)
         });
         if out.is_null() {
             return Err(error::fetch());
@@ -134,7 +134,7 @@ impl PyKernel {
             let out = ret::finish(outputs.clone(), Some(&call.def.schema));
             given.push(out);
             let result = in_foreign_kernel(call.args, || {
-                x::PyObject_Vectorcall(self.func, given.as_ptr(), self.positional, self.kwnames)
+                x::vectorcall(self.func, given.as_ptr(), self.positional, self.kwnames)
             });
             let nothing = result == ffi::Py_None() || result == out;
             ffi::Py_XDECREF(result);

@@ -10,7 +10,7 @@ use std::os::raw::{c_int, c_void};
 use std::ptr;
 use tp_dispatch::{Error, Result};
 use tp_graph::capture::watch::{self, Fact};
-use tp_tensor::Tensor;
+use tp_tensor::{Scalar, Tensor};
 
 unsafe extern "C" fn requires_grad(op: Obj, _: *mut c_void) -> Obj {
     // SAFETY: called by CPython on a live tensor with the lock held.
@@ -23,12 +23,10 @@ unsafe extern "C" fn requires_grad(op: Obj, _: *mut c_void) -> Obj {
 unsafe extern "C" fn set_requires_grad(op: Obj, value: Obj, _: *mut c_void) -> c_int {
     // SAFETY: as above; a null value is a deletion.
     ret::guard_int(|| unsafe {
-        let on = if value.is_null() { -1 } else { ffi::PyObject_IsTrue(value) };
-        if on < 0 {
-            ffi::PyErr_Clear();
+        if value.is_null() {
             return Err(Error::argument("TP1042", "requires_grad is True or False"));
         }
-        autograd::set_requires_grad(this(op), on == 1).map(|()| 0)
+        autograd::set_requires_grad(this(op), flag(value)?).map(|()| 0)
     })
 }
 
@@ -133,28 +131,64 @@ unsafe extern "C" fn backward(op: Obj, args: *const Obj, nargs: isize, kwnames: 
             given[i] = *args.add(nargs + k);
         }
         let gradient = optional(given[0], "gradient")?.cloned();
-        let retain =
-            if given[1].is_null() || given[1] == ffi::Py_None() { None } else { Some(truth(given[1])?) };
-        let create = !given[2].is_null() && truth(given[2])?;
+        let retain = if given[1].is_null() || given[1] == ffi::Py_None() {
+            None
+        } else {
+            Some(option(given[1], "retain_graph")?)
+        };
+        let create = !given[2].is_null() && option(given[2], "create_graph")?;
         let inputs = if given[3].is_null() { Vec::new() } else { tensors(given[3], "inputs")? };
         autograd::backward_one(this(op), gradient, retain, create, &inputs)?;
         Ok(new_ref(ffi::Py_None()))
     })
 }
 
-unsafe fn truth(obj: Obj) -> Result<bool> {
+/// True or False, NumPy's too; None for anything else.
+unsafe fn boolean(obj: Obj) -> Result<Option<bool>> {
     // SAFETY: a live object.
-    match unsafe { ffi::PyObject_IsTrue(obj) } {
-        -1 => Err(error::fetch()),
-        v => Ok(v == 1),
+    Ok(match unsafe { convert::number(obj)? } {
+        Some(Scalar::Bool(v)) => Some(v),
+        _ => None,
+    })
+}
+
+unsafe fn option(obj: Obj, name: &str) -> Result<bool> {
+    // SAFETY: a live object.
+    unsafe {
+        boolean(obj)?.ok_or_else(|| {
+            let got = x::type_name(obj);
+            let message = format!("backward: argument '{name}' must be True or False, got {got}");
+            Error::argument("TP1002", message)
+        })
+    }
+}
+
+unsafe fn flag(obj: Obj) -> Result<bool> {
+    // SAFETY: a live object.
+    unsafe {
+        boolean(obj)?.ok_or_else(|| {
+            Error::argument("TP1042", format!("requires_grad is True or False, got {}", x::type_name(obj)))
+        })
     }
 }
 
 /// `requires_grad_(requires_grad=True)`: sets the flag and returns the tensor.
-unsafe extern "C" fn requires_grad_(op: Obj, args: *const Obj, nargs: isize, _: Obj) -> Obj {
+unsafe extern "C" fn requires_grad_(op: Obj, args: *const Obj, nargs: isize, kwnames: Obj) -> Obj {
     // SAFETY: the fastcall convention.
     ret::guard(|| unsafe {
-        let on = if nargs > 0 { truth(*args)? } else { true };
+        let keywords = if kwnames.is_null() { 0 } else { ffi::PyTuple_Size(kwnames) };
+        for k in 0..keywords {
+            let name = x::str_of(ffi::PyTuple_GetItem(kwnames, k)).unwrap_or("?");
+            if name != "requires_grad" {
+                let message = format!("unknown keyword argument '{name}'; known is requires_grad");
+                return Err(Error::argument("TP1006", message).with_op("requires_grad_"));
+            }
+        }
+        if nargs + keywords > 1 {
+            let message = format!("requires_grad_ takes at most 1 argument, got {}", nargs + keywords);
+            return Err(Error::argument("TP1005", message).with_op("requires_grad_"));
+        }
+        let on = if nargs + keywords == 1 { flag(*args)? } else { true };
         autograd::set_requires_grad(this(op), on)?;
         Ok(new_ref(op))
     })

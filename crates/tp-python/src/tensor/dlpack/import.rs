@@ -211,10 +211,7 @@ fn with_version<'py>(method: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> 
     let args = [version.as_ptr()];
     // SAFETY: live objects; one value for the one keyword.
     unsafe {
-        Bound::from_owned_ptr_or_err(
-            py,
-            x::PyObject_Vectorcall(method.as_ptr(), args.as_ptr(), 0, names.as_ptr()),
-        )
+        Bound::from_owned_ptr_or_err(py, x::vectorcall(method.as_ptr(), args.as_ptr(), 0, names.as_ptr()))
     }
 }
 
