@@ -153,7 +153,7 @@ def test_a_function_whose_call_runs_nothing_is_refused(ns: str, fn: Any) -> None
 
 @pytest.mark.parametrize(
     ("schema", "what"),
-    [("(Tensor x) -> int", "returns int"), ("(Tensor(a!) x) -> ()", "returns nothing")],
+    [("(Tensor x) -> int", "returns a value of type int"), ("(Tensor(a!) x) -> ()", "returns nothing")],
 )
 def test_a_kernel_that_has_nothing_to_fill_is_refused(ns: str, schema: str, what: str) -> None:
     """Issue: out=True is for ops whose outputs are tensors."""
