@@ -222,6 +222,22 @@ fn other_implicit(t: &Tensor, i: usize) -> Result<Tensor> {
         let message = format!("output {i} is no scalar ({t:?}); a gradient of its shape must be given");
         return Err(Error::autograd("TP3021", message).note("call sum() or mean() first, or pass gradient="));
     }
+    if t.device().is_cpu() && !t.is_fake() {
+        let one = Tensor::empty_like_contiguous(t, t.dtype())?;
+        // SAFETY: fresh CPU memory of one element of this dtype.
+        unsafe {
+            match t.dtype() {
+                DType::F32 => one.data_ptr().cast::<f32>().write(1.0),
+                DType::F64 => one.data_ptr().cast::<f64>().write(1.0),
+                _ => return ones_like(t),
+            }
+        }
+        return Ok(one);
+    }
+    ones_like(t)
+}
+
+fn ones_like(t: &Tensor) -> Result<Tensor> {
     let _mode = GradMode::no_grad();
     ops::ONES_LIKE.call(&[Arg::Tensor(t), Arg::None, Arg::None])
 }
