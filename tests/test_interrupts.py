@@ -6,6 +6,7 @@ import _thread
 import os
 import random
 import signal
+import sys
 import threading
 import time
 
@@ -178,8 +179,10 @@ def left_in_force(x: tp.Tensor) -> list[str]:
     [no_grad, decorated, lambda x: list(generated(x)), autocast, transformed, checkpointed, packed, watched],
     ids=["no_grad", "decorator", "generator", "autocast", "func", "checkpoint", "hooks", "anomaly"],
 )
-def test_an_interrupt_at_any_moment_leaves_no_context_behind(body) -> None:
+def test_an_interrupt_at_any_moment_leaves_no_context_behind(body, monkeypatch) -> None:
     """3.11, issue: KeyboardInterrupt. Entering and leaving are one step each, with nothing of Python between."""
+    # What a handler raises while the collector works goes to this hook, and is no failure.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     x = tp.ones((3, 2)).requires_grad_()
     body(x)
     assert left_in_force(x) == []
