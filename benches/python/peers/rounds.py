@@ -78,6 +78,8 @@ class Worker:
 
 def environment(threads: int) -> dict[str, str]:
     env = dict(os.environ)
+    # Installed packages have their bytecode; ours, installed in place, gets it at the first import.
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     env |= {f"{name}_NUM_THREADS": str(threads) for name in THREAD_VARIABLES}
     # Kernels forced for another processor would slow some peers and not others.
     env.pop("OPENBLAS_CORETYPE", None)
