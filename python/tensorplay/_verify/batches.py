@@ -14,7 +14,7 @@ from tensorplay._verify.inputs import Case, TensorRecipe, new_tensor
 from tensorplay._verify.report import Tally
 from tensorplay._verify.subject import Subject
 from tensorplay._verify.transforms import put_other
-from tensorplay._verify.values import Accepted, Options, refusal, replay
+from tensorplay._verify.values import Accepted, Options, refusal, replay, tell
 from tensorplay._vmap import vmap
 from tensorplay.functions import stack
 
@@ -114,11 +114,8 @@ def _check(subject: Subject, case: Case, in_dims: Dims, options: Options, tally:
         try:
             batched = vmap(lambda *a: subject.function(*a, **built.kwargs), nest)
             got = flatten(batched(*unflatten(structure, whole)))
-        except NotImplementedError as error:
-            tally.skip(NAME, f"refused for in_dims={nest}: {refusal(error)}", subject.location)
-            return
         except Exception as error:
-            tally.fail(NAME, f"{refusal(error)}\n{where}", subject.location)
+            tell(tally, NAME, error, where, subject.location, by=f" for in_dims={nest}")
             return
     if len(got) != len(wanted):
         tally.fail(NAME, f"{len(got)} outputs, a sample has {len(wanted)}; {where}", subject.location)

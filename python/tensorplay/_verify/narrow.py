@@ -16,7 +16,7 @@ from tensorplay._verify.inputs import Case, TensorRecipe, new_tensor
 from tensorplay._verify.recorded import Recorded, cotangents, differentiable, exact_form, misfit, record
 from tensorplay._verify.report import Tally
 from tensorplay._verify.subject import Subject
-from tensorplay._verify.values import Accepted, refusal, replay
+from tensorplay._verify.values import Accepted, refusal, replay, tell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,11 +67,8 @@ def _check_case(subject: Subject, case: Case, dtype: str, seed: int, tally: Tall
         recorded = record(subject, own)
         given = cotangents(recorded.outputs, seed)
         found = recorded.gradients(given) if recorded.outputs else []
-    except NotImplementedError as error:
-        tally.skip(name, f"refused: {refusal(error)}", subject.location)
-        return
     except Exception as error:
-        tally.fail(name, f"{refusal(error)}\n{where}", subject.location)
+        tell(tally, name, error, where, subject.location)
         return
     if problem := misfit(recorded, found):
         tally.fail(name, f"{problem}\n{where}", subject.location)

@@ -16,7 +16,7 @@ from tensorplay._verify.inputs import Case, TensorRecipe
 from tensorplay._verify.recorded import Recorded, WithGrad, misfit, record
 from tensorplay._verify.report import Tally
 from tensorplay._verify.subject import Subject
-from tensorplay._verify.values import refusal, replay
+from tensorplay._verify.values import replay, tell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,11 +95,9 @@ class _Whole:
         case = _marked(self.case, some)
         try:
             return record(self.subject, case)
-        except NotImplementedError as error:
-            tally.skip(INPUTS, f"{self._wanted(some)}: refused: {refusal(error)}", self.subject.location)
         except Exception as error:
-            detail = f"{self._wanted(some)}: {refusal(error)}\n{replay(self.subject, case)}"
-            tally.fail(INPUTS, detail, self.subject.location)
+            where = replay(self.subject, case)
+            tell(tally, INPUTS, error, where, self.subject.location, told=self._wanted(some))
         return None
 
     def check(self, run: Recorded, some: Part, from_: Part, tally: Tally) -> None:
@@ -110,11 +108,8 @@ class _Whole:
         location = self.subject.location
         try:
             found = self._gradients(run, from_)
-        except NotImplementedError as error:
-            tally.skip(name, f"{told}: refused: {refusal(error)}", location)
-            return
         except Exception as error:
-            tally.fail(name, f"{told}: {refusal(error)}\n{where}", location)
+            tell(tally, name, error, where, location, told=told)
             return
         problem = misfit(run, found)
         if problem is None and not self.subject.effects & {"nondeterministic"}:

@@ -68,6 +68,24 @@ def refusal(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0] if text else ''}".strip()
 
 
+def tell(
+    tally: Tally,
+    name: str,
+    error: Exception,
+    where: str,
+    location: str | None,
+    *,
+    told: str = "",
+    by: str = "",
+) -> None:
+    """A run of a rule that raised: a refusal (`by` says of what) is a skip, anything else a failure."""
+    prefix = f"{told}: " if told else ""
+    if isinstance(error, NotImplementedError):
+        tally.skip(name, f"{prefix}refused{by}: {refusal(error)}", location)
+    else:
+        tally.fail(name, f"{prefix}{refusal(error)}\n{where}", location)
+
+
 def replay(subject: Subject, case: Case) -> str:
     """The line that shows which call it was and how to make it again."""
     return f"case: {case.label}\nreplay: {case.text(subject.name)}"

@@ -207,29 +207,21 @@ fn output_name(i: usize) -> Whose {
 /// The gradient of a scalar with respect to itself.
 #[inline]
 fn implicit(t: &Tensor, i: usize) -> Result<Tensor> {
-    if t.ndim() == 0 && t.dtype() == DType::F32 && t.device().is_cpu() && !t.is_fake() {
-        let one = Tensor::empty_scalar(DType::F32)?;
-        // SAFETY: fresh CPU memory of one element of this dtype.
-        unsafe { one.data_ptr().cast::<f32>().write(1.0) };
-        return Ok(one);
-    }
-    other_implicit(t, i)
-}
-
-#[inline(never)]
-fn other_implicit(t: &Tensor, i: usize) -> Result<Tensor> {
     if t.sizes().iter().any(|&s| s != 1) {
-        let message = format!("output {i} is no scalar ({t:?}); a gradient of its shape must be given");
-        return Err(Error::autograd("TP3021", message).note("call sum() or mean() first, or pass gradient="));
+        return Err(no_scalar(t, i));
     }
-    if t.device().is_cpu() && !t.is_fake() {
-        let one = Tensor::empty_like_contiguous(t, t.dtype())?;
+    if t.device().is_cpu() && !t.is_fake() && matches!(t.dtype(), DType::F32 | DType::F64) {
+        let is_bare = t.ndim() == 0;
+        let one = if is_bare {
+            Tensor::empty_scalar(t.dtype())
+        } else {
+            Tensor::empty_like_contiguous(t, t.dtype())
+        }?;
         // SAFETY: fresh CPU memory of one element of this dtype.
         unsafe {
             match t.dtype() {
-                DType::F32 => one.data_ptr().cast::<f32>().write(1.0),
                 DType::F64 => one.data_ptr().cast::<f64>().write(1.0),
-                _ => return ones_like(t),
+                _ => one.data_ptr().cast::<f32>().write(1.0),
             }
         }
         return Ok(one);
@@ -237,6 +229,13 @@ fn other_implicit(t: &Tensor, i: usize) -> Result<Tensor> {
     ones_like(t)
 }
 
+#[cold]
+fn no_scalar(t: &Tensor, i: usize) -> Error {
+    let message = format!("output {i} is no scalar ({t:?}); a gradient of its shape must be given");
+    Error::autograd("TP3021", message).note("call sum() or mean() first, or pass gradient=")
+}
+
+#[cold]
 fn ones_like(t: &Tensor) -> Result<Tensor> {
     let _mode = GradMode::no_grad();
     ops::ONES_LIKE.call(&[Arg::Tensor(t), Arg::None, Arg::None])

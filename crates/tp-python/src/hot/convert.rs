@@ -224,6 +224,20 @@ unsafe fn wide(obj: Obj) -> Result<f64> {
     }
 }
 
+/// A bool of Python, NumPy or a 0-d tensor; an integer is none.
+///
+/// # Safety
+/// Live object, lock held.
+pub unsafe fn strict_boolean(obj: Obj) -> Result<Option<bool>> {
+    // SAFETY: the caller's promise.
+    Ok(match unsafe { number(obj)? } {
+        Some(Scalar::Bool(v)) => Some(v),
+        _ => None,
+    })
+}
+
+/// As `strict_boolean`, and an integer counts as whether it is zero.
+///
 /// # Safety
 /// Live object, lock held.
 pub unsafe fn boolean(obj: Obj) -> Result<Option<bool>> {

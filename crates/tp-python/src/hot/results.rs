@@ -9,7 +9,7 @@ use pyo3::ffi;
 use tp_dispatch::kernel::Call;
 use tp_dispatch::schema::{ArgType, Return};
 use tp_dispatch::{Error, ErrorKind, Result, Rets, Value, push_tensor};
-use tp_tensor::{Scalar, Tensor, symbols};
+use tp_tensor::{Tensor, symbols};
 
 /// Owned result to values, by the declared returns.
 ///
@@ -102,7 +102,7 @@ impl Output<'_> {
                 T::Tensor => shell::is_tensor(obj).then(|| Value::Tensor(shell::tensor_of(obj).clone())),
                 T::Any if shell::is_tensor(obj) => Some(Value::Tensor(shell::tensor_of(obj).clone())),
                 T::Int | T::SymInt => convert::int(obj)?.map(|v| Value::Int(symbols::plain(v))),
-                T::Bool | T::SymBool => boolean(obj)?.map(Value::Bool),
+                T::Bool | T::SymBool => convert::strict_boolean(obj)?.map(Value::Bool),
                 T::Float => convert::float(obj)?.map(Value::Float),
                 T::Scalar | T::Number => convert::number(obj)?.map(Value::Scalar),
                 T::Str => {
@@ -137,7 +137,7 @@ impl Output<'_> {
                     Value::Ints(self.items(element, &items, |o| Ok(convert::int(o)?.map(symbols::plain)))?)
                 }
                 T::Float => Value::Floats(self.items(element, &items, |o| convert::float(o))?),
-                T::Bool => Value::Bools(self.items(element, &items, boolean)?),
+                T::Bool => Value::Bools(self.items(element, &items, |o| convert::strict_boolean(o))?),
                 T::Scalar | T::Number => Value::Scalars(self.items(element, &items, |o| convert::number(o))?),
                 _ => return nested::result(&T::List(Box::new(element.clone()), size), obj),
             }))
@@ -178,15 +178,6 @@ impl Output<'_> {
         let at = item.map_or_else(|| format!("output {}", self.i), |n| format!("output {}[{n}]", self.i));
         contract(self.call, "TP3202", format!("{at} must be {want}, {} returned {got}", self.role.text()))
     }
-}
-
-/// A bool of Python, NumPy or a 0-d tensor; an integer is none.
-fn boolean(obj: Obj) -> Result<Option<bool>> {
-    // SAFETY: an item of a live list, or a live result.
-    Ok(match unsafe { convert::number(obj)? } {
-        Some(Scalar::Bool(v)) => Some(v),
-        _ => None,
-    })
 }
 
 fn tensor(obj: Obj) -> Result<Option<Tensor>> {

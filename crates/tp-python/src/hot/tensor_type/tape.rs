@@ -10,7 +10,7 @@ use std::os::raw::{c_int, c_void};
 use std::ptr;
 use tp_dispatch::{Error, Result};
 use tp_graph::capture::watch::{self, Fact};
-use tp_tensor::{Scalar, Tensor};
+use tp_tensor::Tensor;
 
 unsafe extern "C" fn requires_grad(op: Obj, _: *mut c_void) -> Obj {
     // SAFETY: called by CPython on a live tensor with the lock held.
@@ -143,19 +143,10 @@ unsafe extern "C" fn backward(op: Obj, args: *const Obj, nargs: isize, kwnames: 
     })
 }
 
-/// True or False, NumPy's too; None for anything else.
-unsafe fn boolean(obj: Obj) -> Result<Option<bool>> {
-    // SAFETY: a live object.
-    Ok(match unsafe { convert::number(obj)? } {
-        Some(Scalar::Bool(v)) => Some(v),
-        _ => None,
-    })
-}
-
 unsafe fn option(obj: Obj, name: &str) -> Result<bool> {
     // SAFETY: a live object.
     unsafe {
-        boolean(obj)?.ok_or_else(|| {
+        convert::strict_boolean(obj)?.ok_or_else(|| {
             let got = x::type_name(obj);
             let message = format!("backward: argument '{name}' must be True or False, got {got}");
             Error::argument("TP1002", message)
@@ -166,7 +157,7 @@ unsafe fn option(obj: Obj, name: &str) -> Result<bool> {
 unsafe fn flag(obj: Obj) -> Result<bool> {
     // SAFETY: a live object.
     unsafe {
-        boolean(obj)?.ok_or_else(|| {
+        convert::strict_boolean(obj)?.ok_or_else(|| {
             Error::argument("TP1042", format!("requires_grad is True or False, got {}", x::type_name(obj)))
         })
     }
