@@ -36,7 +36,8 @@ pub enum StorageKind {
     Fake,
 }
 
-/// `StorageKind` as a header keeps it. From `FOREIGN` on others may reach the same memory: see `shared`.
+/// `StorageKind` as a header keeps it. From `FOREIGN` on others may reach the same memory: see `shared`. Up to `OWNED` it
+/// is private.
 mod state {
     pub const INLINE: u8 = 0;
     pub const OWNED: u8 = 1;
@@ -89,6 +90,11 @@ impl<'a> Storage<'a> {
     }
     pub fn kind(self) -> StorageKind {
         self.0.kind()
+    }
+    /// The memory is its own, and nobody was ever given its address.
+    #[inline]
+    pub fn is_private(self) -> bool {
+        self.0.state.load(Ordering::Relaxed) <= state::OWNED
     }
     pub fn device(self) -> Device {
         self.0.device

@@ -169,8 +169,7 @@ impl Tensor {
     pub fn is_unseen(&self) -> bool {
         self.ref_count() == 1
             && self.storage().live_headers() == 1
-            && !self.storage().is_readonly()
-            && !self.is_fake()
+            && self.storage().is_private()
             && self.host().is_null()
     }
 
