@@ -2,7 +2,7 @@
 //! the inputs. Which rule an op has is decided in `resolve`.
 
 use crate::discard::Brief;
-use crate::tape::{self, Edge, NodeRef, SavedTensor, Saver, Spec};
+use crate::tape::{self, Edge, Node, NodeRef, SavedTensor, Saver, Spec};
 use smallvec::SmallVec;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -42,6 +42,12 @@ pub trait VjpRule: Send + Sync {
         grads: &[Option<Tensor>],
         out: &mut Gradients<'_>,
     ) -> Result<()>;
+
+    /// As `backward`, for a node of one output and one input that saved no tensor, without the lists. What is left in
+    /// `grad` is given up, so that the result may lie in its memory. None where `backward` has to do it.
+    fn direct(&self, _node: &Node, _grad: &mut Option<Tensor>) -> Option<Result<Tensor>> {
+        None
+    }
 
     /// The rule is not ours: its gradients are checked for shape and dtype.
     fn is_foreign(&self) -> bool {

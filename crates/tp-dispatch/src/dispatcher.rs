@@ -61,7 +61,21 @@ impl Session<'_> {
         let short = self.table.short?;
         // SAFETY: as in `call_keyed`.
         let left = unsafe { (*self.state).effective(keys.tensors) };
-        if left == DispatchKey::Cpu.set() { short(args) } else { None }
+        if left == DispatchKey::Cpu.set() { (short.fresh)(args) } else { None }
+    }
+
+    /// As `short`, with the result in place of `first`, the first argument. False where that was left as it is: others
+    /// may see it, or the kernel has to run.
+    #[inline(always)]
+    fn over(&self, first: &Tensor, keys: ArgKeys, args: &[Arg<'_>]) -> bool {
+        let Some(over) = self.table.short.and_then(|short| short.over) else { return false };
+        // SAFETY: as in `call_keyed`.
+        let left = unsafe { (*self.state).effective(keys.tensors) };
+        left == DispatchKey::Cpu.set()
+            && first.keys() == keybits::CPU
+            && first.is_unseen()
+            && first.is_contiguous()
+            && over(args)
     }
 
     /// The result of a call of an op that returns one new tensor; see `OneFn`.
@@ -138,6 +152,28 @@ pub fn call_one(op: OpHandle, args: &[Arg<'_>]) -> Result<Tensor> {
         Some(out) => Ok(out),
         None => one_of(&session, keys, args),
     }
+}
+
+/// As `call_one`, for a first operand that the caller gives up: where nobody else sees it, the result may lie in its
+/// memory.
+#[inline]
+pub fn call_one_giving(op: OpHandle, first: &mut Option<Tensor>, second: Arg<'_>) -> Result<Tensor> {
+    let session = Session::open(op)?;
+    let Some(given) = first else { return Err(no_operand(op)) };
+    let args = [Arg::Tensor(given), second];
+    let keys = ArgKeys::of(&args);
+    if session.over(given, keys, &args) {
+        return first.take().ok_or_else(|| no_operand(op));
+    }
+    match session.short(keys, &args) {
+        Some(out) => Ok(out),
+        None => one_of(&session, keys, &args),
+    }
+}
+
+#[cold]
+fn no_operand(op: OpHandle) -> Error {
+    Error::internal("TP9008", "the first operand is missing").with_op(op.name())
 }
 
 #[inline(never)]

@@ -36,8 +36,15 @@ pub struct Call<'a> {
 pub type KernelFn = fn(&Call<'_>, &mut Rets) -> Result<()>;
 
 /// The short form of a kernel that returns one fresh tensor: the same result for the commonest calls, without the
-/// call's record. None where the kernel itself has to run; it never fails and has no effects.
-pub type ShortFn = fn(&[Arg<'_>]) -> Option<Tensor>;
+/// call's record. It never fails and has no effects.
+#[derive(Clone, Copy)]
+pub struct Short {
+    /// None where the kernel itself has to run.
+    pub fresh: fn(&[Arg<'_>]) -> Option<Tensor>,
+    /// The same result written over the first argument, a contiguous tensor in CPU memory that nobody else sees.
+    /// False where nothing was written.
+    pub over: Option<fn(&[Arg<'_>]) -> bool>,
+}
 
 /// A kernel, or a layer, for calls that return one new tensor, which needs no list then. None where the ordinary form
 /// has to do it; nothing was run in that case.
@@ -50,7 +57,7 @@ pub trait KernelObject: Send + Sync {
     fn one(&self, _call: &Call<'_>) -> Option<Result<Tensor>> {
         None
     }
-    fn short(&self) -> Option<ShortFn> {
+    fn short(&self) -> Option<Short> {
         None
     }
     /// Host objects it owns, for the cycle collector.

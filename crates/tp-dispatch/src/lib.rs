@@ -27,12 +27,12 @@ pub mod state;
 pub mod table;
 pub mod value;
 
-pub use dispatcher::{call, call_one, redispatch};
+pub use dispatcher::{call, call_one, call_one_giving, redispatch};
 pub use effects::Effects;
 pub use error::{Error, ErrorKind, Result};
 pub use grad::{GradRule, GradSpec};
 pub use host::{HostObject, HostVisitor};
-pub use kernel::{Call, FakeOut, FakeOuts, FakeRule, Kernel, KernelFn, OneFn, Provenance, ShortFn};
+pub use kernel::{Call, FakeOut, FakeOuts, FakeRule, Kernel, KernelFn, OneFn, Provenance, Short};
 pub use key::{DispatchKey, KeySet};
 pub use op::{OpDef, OpHandle, OpId};
 pub use outcome::{CallEvent, CodegenMarker, FallbackReason, Phase};

@@ -6,7 +6,7 @@
 
 use crate::dispatcher;
 use crate::error::{Error, Result};
-use crate::kernel::{Call, Kernel, KernelFn, KernelObject, OneFn, ShortFn};
+use crate::kernel::{Call, Kernel, KernelFn, KernelObject, OneFn, Short};
 use crate::key::{DispatchKey, KEY_COUNT, KeySet};
 use crate::op::OpDef;
 use crate::schema::ArgType;
@@ -29,7 +29,7 @@ pub struct DispatchTable {
     pub(crate) candidates: [Box<[Arc<KernelEntry>]>; KEY_COUNT],
     pub(crate) mutates: bool,
     /// The short form of the CPU's kernel, where that one takes every call.
-    pub(crate) short: Option<ShortFn>,
+    pub(crate) short: Option<Short>,
     /// The op writes to nothing and returns one tensor.
     gives_one: bool,
     /// The form of the Autograd layer for one tensor, where that layer has the op.
@@ -82,7 +82,7 @@ impl DispatchTable {
         const RECORDED: KeySet = KeySet(CPU.0 | DispatchKey::Autograd.set().0);
         match keys {
             CPU if self.gives_one => {
-                if let Some(out) = self.short.and_then(|short| short(call.args)) {
+                if let Some(out) = self.short.and_then(|short| (short.fresh)(call.args)) {
                     return Some(Ok(out));
                 }
                 match &self.cells[DispatchKey::Cpu as usize] {

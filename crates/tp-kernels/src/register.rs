@@ -14,7 +14,7 @@ use tp_dispatch::registry::KernelSpec;
 use tp_dispatch::select::Slot;
 use tp_dispatch::{
     Call, DispatchKey, FakeRule, HostVisitor, Kernel, KernelFn, OpDef, Provenance, Registry, Result, Rets,
-    Schema, ShortFn,
+    Schema, Short,
 };
 use tp_expr::ScalarExpr;
 
@@ -73,7 +73,7 @@ fn register_op(row: &'static Row, schema: &str) -> Result<()> {
 /// A kernel function and its short form.
 struct WithShort {
     f: KernelFn,
-    short: ShortFn,
+    short: Short,
 }
 
 impl KernelObject for WithShort {
@@ -81,7 +81,7 @@ impl KernelObject for WithShort {
         (self.f)(call, rets)
     }
 
-    fn short(&self) -> Option<ShortFn> {
+    fn short(&self) -> Option<Short> {
         Some(self.short)
     }
 

@@ -1,7 +1,7 @@
 //! What one row of the op table says, and the words rows are written in. The rows themselves are in `ops`; how a
 //! row becomes registered ops is in `register`.
 
-use tp_dispatch::{Call, Effects, FakeOuts, GradSpec, KernelFn, Result, ShortFn};
+use tp_dispatch::{Call, Effects, FakeOuts, GradSpec, KernelFn, Result, Short};
 
 pub type FakeFn = fn(&Call<'_>) -> Result<FakeOuts>;
 
@@ -11,7 +11,7 @@ pub struct Scalars {
     pub expr: &'static str,
     /// Arguments that do not join the others' promotion, as `name: dtype`.
     pub typed: &'static [&'static str],
-    pub short: Option<ShortFn>,
+    pub short: Option<Short>,
 }
 
 /// How the CPU runs an op.
@@ -19,7 +19,7 @@ pub struct Scalars {
 pub enum Cpu {
     Fn(KernelFn),
     /// A function with a short form.
-    Short(KernelFn, ShortFn),
+    Short(KernelFn, Short),
     /// Compiled from the scalar expression; the expression is published on the op for fusing backends.
     Pointwise(Scalars),
     /// The same, written back to the first argument.
@@ -97,7 +97,7 @@ pub const fn first<const N: usize>(given: [Effects; N]) -> Effects {
     given[0]
 }
 
-pub const fn cpu(f: KernelFn, short: Option<ShortFn>) -> Cpu {
+pub const fn cpu(f: KernelFn, short: Option<Short>) -> Cpu {
     match short {
         Some(short) => Cpu::Short(f, short),
         None => Cpu::Fn(f),
@@ -112,7 +112,7 @@ pub const fn first_doc<const N: usize>(given: [&'static str; N]) -> &'static str
     given[0]
 }
 
-pub const fn first_short<const N: usize>(given: [Option<ShortFn>; N]) -> Option<ShortFn> {
+pub const fn first_short<const N: usize>(given: [Option<Short>; N]) -> Option<Short> {
     given[0]
 }
 

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use smallvec::SmallVec;
 use tp_dispatch::bind::ParamKind;
-use tp_dispatch::{Arg, ErrorKind, OpHandle, Registry};
+use tp_dispatch::{Arg, ErrorKind, OpHandle, Registry, call_one_giving};
 use tp_expr::{ArgType, ExprError, eval};
 use tp_tensor::{DType, Scalar, Tensor};
 
@@ -211,4 +211,40 @@ fn small_and_large_calls_give_the_same_bits() {
             assert_eq!(bits(&a)[..1021], bits(&b)[..1021], "{name} {dtype}");
         }
     }
+}
+
+#[test]
+fn a_result_in_place_of_its_operand_has_the_same_bits() {
+    setup();
+    let mut in_place = 0;
+    for (name, second) in
+        [("add", None), ("sub", None), ("mul", None), ("div", None), ("mul.Scalar", Some(3.5))]
+    {
+        for dtype in [DType::F32, DType::F64, DType::I32] {
+            for n in [0, 1, 8, 1024, 1025] {
+                let v: Vec<f64> = (0..n).map(|i| f64::from(i) * 0.37 + 1.0).collect();
+                let made = || tensor(&[i64::from(n)], dtype, &v);
+                let (other, op) = (made(), Registry::global().lookup(&format!("tp::{name}")).unwrap());
+                let second = second.map_or(t(&other), |s| Arg::Scalar(Scalar::Float(s)));
+                let want = bits(&run(name, &[t(&made()), second]));
+                let mut given = Some(made());
+                let address = given.as_ref().map(Tensor::data_ptr);
+                let out = call_one_giving(op, &mut given, second).unwrap();
+                assert_eq!(bits(&out), want, "{name} {dtype} {n}");
+                assert_eq!(given.is_none(), Some(out.data_ptr()) == address, "{name} {dtype} {n}");
+                in_place += u32::from(given.is_none());
+                // A second handle sees the memory, and so does another header over it.
+                let mut shared = Some(made());
+                let (handle, before) = (shared.clone().unwrap(), bits(&made()));
+                assert_eq!(bits(&call_one_giving(op, &mut shared, second).unwrap()), want);
+                assert_eq!(bits(&handle), before);
+                let mut viewed = Some(made());
+                let view = viewed.as_ref().unwrap().detach();
+                assert_eq!(bits(&call_one_giving(op, &mut viewed, second).unwrap()), want);
+                assert_eq!(bits(&view), before);
+            }
+        }
+    }
+    // All sizes but the largest, in both floats; integers but for division and the float number.
+    assert_eq!(in_place, 4 * (5 + 5 + 3));
 }

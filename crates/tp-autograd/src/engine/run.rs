@@ -193,7 +193,10 @@ impl Run {
                 let node = ManuallyDrop::new(unsafe { NodeRef::from_raw(node) });
                 if nr == 0 && node.is_leaf() && self.wanted.is_none() && !node.is_watched() {
                     finish_leaf(&node, grad)?;
-                } else if node.output_count() == 1 && nr == 0 {
+                    continue;
+                }
+                let Some(grad) = self.direct(&node, grad)? else { continue };
+                if node.output_count() == 1 && nr == 0 {
                     self.step(&node, &mut [Some(grad)])?;
                 } else {
                     self.step(&node, &mut alone(&node, nr, grad)?)?;
@@ -207,6 +210,23 @@ impl Run {
                 return Ok(());
             }
         }
+    }
+
+    /// Runs a node whose rule needs no lists. The gradient comes back where it does.
+    #[inline(always)]
+    fn direct(&mut self, node: &NodeRef, grad: Tensor) -> Result<Option<Tensor>> {
+        let [edge] = node.edges() else { return Ok(Some(grad)) };
+        if !node.is_direct() || self.wanted.is_some() || anomaly::is_on() {
+            return Ok(Some(grad));
+        }
+        let mut grad = Some(grad);
+        match node.rule().direct(node, &mut grad) {
+            None => return Ok(grad),
+            // Nothing else is under way: a gradient was in the hand.
+            Some(Ok(grad)) => self.hand = Some(InHand { node: edge.node.as_ptr(), nr: edge.nr, grad }),
+            Some(Err(e)) => return Err(anomaly::located(node, e)),
+        }
+        Ok(None)
     }
 
     /// Runs a node; its gradients are used up.

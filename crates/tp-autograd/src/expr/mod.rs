@@ -9,13 +9,13 @@ mod scalar;
 
 use crate::ops;
 use crate::rule::{BackwardCtx, Gradients, VjpRule};
-use crate::tape::{Edge, Saver};
+use crate::tape::{Edge, Node, Saver};
 use parse::Parser;
 use record::Plan;
 use run::{Formula, Slot, Source};
 use smallvec::SmallVec;
 use tp_dispatch::bind::ParamKind;
-use tp_dispatch::{Arg, Call, Error, OpDef, Result, Value, call_one};
+use tp_dispatch::{Arg, Call, Error, OpDef, Result, Value, call_one, call_one_giving};
 use tp_tensor::{DType, Tensor};
 
 /// A name that formulas may use, besides `grad`.
@@ -241,6 +241,24 @@ impl VjpRule for ExprRule {
             saver.set_bits(bits);
         }
         Ok(())
+    }
+
+    fn direct(&self, node: &Node, grad: &mut Option<Tensor>) -> Option<Result<Tensor>> {
+        let ([e], bits) = (node.edges(), node.bits()) else { return None };
+        if bits & 1 != 0 {
+            return None;
+        }
+        let arg = e.arg() & record::MOST;
+        let formula = self.formulas.get(arg)?.as_ref()?;
+        let g = if formula.result == Source::Grad {
+            Ok(grad.take()?)
+        } else {
+            let (op, i) = formula.with_grad()?;
+            let place = usize::from(self.plans[1 << arg].place[i & record::MOST]);
+            let Value::Scalar(s) = node.values().get(place)? else { return None };
+            op.and_then(|op| call_one_giving(op, grad, Arg::Scalar(*s)))
+        };
+        Some(g.and_then(|g| like_operand(g, bits, 0)))
     }
 
     fn backward(

@@ -11,7 +11,7 @@ mod shape;
 mod softmax;
 
 use crate::rule::{BackwardCtx, Gradients, Short, VjpRule};
-use crate::tape::Saver;
+use crate::tape::{Node, Saver};
 use tp_dispatch::{Call, Error, Result, Value};
 use tp_tensor::{DType, Dims, Tensor, TensorError, layout};
 
@@ -26,6 +26,8 @@ pub(crate) struct Named {
     specs: bool,
     /// Calls of which nothing is saved.
     short: Short,
+    /// `VjpRule::direct` for the calls of `short`.
+    direct: fn(&Node, &Tensor) -> Option<Result<Tensor>>,
     back: fn(&BackwardCtx<'_>, &Tensor, &mut Gradients<'_>) -> Result<()>,
 }
 
@@ -36,7 +38,16 @@ impl Named {
         save: fn(&Call<'_>, &mut Saver<'_>) -> Result<()>,
         back: fn(&BackwardCtx<'_>, &Tensor, &mut Gradients<'_>) -> Result<()>,
     ) -> Named {
-        Named { name, args, save, saves_output: false, specs: false, short: Short::No, back }
+        Named {
+            name,
+            args,
+            save,
+            saves_output: false,
+            specs: false,
+            short: Short::No,
+            direct: |_, _| None,
+            back,
+        }
     }
 
     const fn with_output(self) -> Named {
@@ -47,9 +58,13 @@ impl Named {
         Named { specs: true, ..self }
     }
 
-    /// Says which calls `save` does nothing for.
-    const fn saving_nothing(self, of: fn(&Call<'_>) -> bool) -> Named {
-        Named { short: Short::If(of), ..self }
+    /// Says which calls `save` does nothing for, and the gradient of their input.
+    const fn saving_nothing(
+        self,
+        of: fn(&Call<'_>) -> bool,
+        direct: fn(&Node, &Tensor) -> Option<Result<Tensor>>,
+    ) -> Named {
+        Named { short: Short::If(of), direct, ..self }
     }
 }
 
@@ -79,6 +94,10 @@ impl VjpRule for Named {
             saver.output(out, 0);
         }
         Ok(())
+    }
+
+    fn direct(&self, node: &Node, grad: &mut Option<Tensor>) -> Option<Result<Tensor>> {
+        (self.direct)(node, grad.as_ref()?)
     }
 
     fn backward(

@@ -4,12 +4,12 @@
 use super::{Named, axes_of, dtype_bits, dtype_of_bits, reduced_count};
 use crate::ops;
 use crate::rule::{BackwardCtx, Gradients};
-use crate::tape::Saver;
+use crate::tape::{Node, Saver};
 use tp_dispatch::{Arg, Call, Result, state};
 use tp_tensor::{DType, Dims, Scalar, Tensor, symbols};
 
 pub(super) static RULES: &[Named] = &[
-    Named::new("sum", 1, save_sum, sum).with_specs().saving_nothing(is_over_all),
+    Named::new("sum", 1, save_sum, sum).with_specs().saving_nothing(is_over_all, sum_of_all),
     Named::new("mean", 1, save_mean, mean).with_specs(),
     Named::new("max", 1, save_extremum, extremum).with_specs().with_output(),
     Named::new("min", 1, save_extremum, extremum).with_specs().with_output(),
@@ -65,12 +65,17 @@ fn save_sum(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
 
 fn sum(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
     let spread = match ctx.input_spec(0) {
-        Some(x) if x.dtype == grad.dtype() && ctx.values().is_empty() => ops::repeat(grad, &x.sizes)?,
         Some(x) if x.dtype != grad.dtype() => spread(ctx, &ops::astype(grad.clone(), x.dtype)?)?,
         _ => spread(ctx, grad)?,
     };
     out.put(0, Some(spread));
     Ok(())
+}
+
+/// The gradient of a sum over all axes.
+fn sum_of_all(node: &Node, grad: &Tensor) -> Option<Result<Tensor>> {
+    let [x] = node.specs() else { return None };
+    (x.dtype == grad.dtype()).then(|| ops::repeat(grad, &x.sizes))
 }
 
 fn save_mean(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {

@@ -143,7 +143,7 @@ impl Draft {
 
     /// Takes an unfinished node apart.
     #[cold]
-    pub fn abandon(self, counts: &Counts) {
+    pub fn abandon(self) {
         unsafe fn drop_up_to<T>(start: *mut T, end: *mut T) {
             // SAFETY: the caller wrote everything in between.
             unsafe {
@@ -159,7 +159,7 @@ impl Draft {
             drop_up_to(n.values_ptr(), self.value);
             drop_up_to(n.specs_ptr(), self.spec);
             n.drop_rule();
-            pool::node_free(self.node.cast(), counts.layout());
+            pool::node_free(self.node.cast(), n.layout());
         }
     }
 }

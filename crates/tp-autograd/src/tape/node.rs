@@ -49,6 +49,8 @@ pub(crate) mod flag {
     pub const STANDS: u16 = 1 << 12;
     /// What it stands for was computed, so that it is no leaf itself.
     pub const COMPUTED: u16 = 1 << 13;
+    /// One output, one edge, no saved tensor, a rule of ours: `VjpRule::direct` may do.
+    pub const DIRECT: u16 = 1 << 14;
 }
 
 #[repr(C)]
@@ -378,6 +380,12 @@ impl Node {
 
     pub(crate) fn is_view(&self) -> bool {
         self.has(flag::VIEW)
+    }
+
+    /// Its rule may be asked directly, and nobody wants to see its gradients.
+    #[inline]
+    pub(crate) fn is_direct(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & (flag::DIRECT | flag::WATCHED | flag::FREED) == flag::DIRECT
     }
 
     /// It, or something it leads to, holds objects of the host language.

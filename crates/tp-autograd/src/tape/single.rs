@@ -65,17 +65,6 @@ pub(crate) fn record(call: &Call<'_>, rule: &Rule, kinds: bool) -> Option<Result
     Some(Ok(out))
 }
 
-/// The number of bits of a set that is not empty. They are few, and there may be no instruction for it.
-#[inline(always)]
-fn count(set: u64) -> u32 {
-    let (mut n, mut rest) = (1, set & (set - 1));
-    while rest != 0 {
-        n += 1;
-        rest &= rest - 1;
-    }
-    n
-}
-
 /// What a node keeps besides its edges.
 #[derive(Default)]
 pub(crate) struct Kept {
@@ -88,7 +77,8 @@ pub(crate) struct Kept {
     pub reaches: bool,
 }
 
-/// Gives `out` a node with an edge per argument in `set`, which is not empty. `fill` writes the tensors and values that `kept` counts.
+/// Gives `out` a node with an edge per argument in `set`, which is not empty. `fill` writes the tensors and values that
+/// `kept` counts.
 #[inline(always)]
 pub(crate) fn tie(
     call: &Call<'_>,
@@ -98,13 +88,30 @@ pub(crate) fn tie(
     kept: &Kept,
     fill: impl FnOnce(&mut Draft),
 ) -> Result<()> {
-    let counts =
-        Counts { outputs: 1, edges: count(set), saved: kept.tensors, values: kept.values, specs: kept.specs };
+    // Two copies of the same: most nodes have one edge, for which the first is much shorter.
+    match set & (set - 1) {
+        0 => tie_edges(call, out, set, 1, rule, kept, fill),
+        _ => tie_edges(call, out, set, set.count_ones(), rule, kept, fill),
+    }
+}
+
+/// As `tie`, with the number of edges.
+#[inline(always)]
+fn tie_edges(
+    call: &Call<'_>,
+    out: &Tensor,
+    set: u64,
+    edges: u32,
+    rule: &RuleHandle,
+    kept: &Kept,
+    fill: impl FnOnce(&mut Draft),
+) -> Result<()> {
+    let counts = Counts { outputs: 1, edges, saved: kept.tensors, values: kept.values, specs: kept.specs };
     let head = Head { op: Some(call.op), bits: kept.bits, flags: 0, seq: 0, extra: ptr::null_mut() };
     let mut draft = Draft::new(rule, &head, &counts)?;
     fill(&mut draft);
     let (mut newest, mut reaches, mut left) = (0, kept.reaches, set);
-    while left != 0 {
+    for _ in 0..edges {
         let i = left.trailing_zeros() as usize;
         left &= left - 1;
         let Some(t) = call.opt_tensor(i) else { continue };
@@ -119,12 +126,15 @@ pub(crate) fn tie(
                 }
             },
             Err(e) => {
-                draft.abandon(&counts);
+                draft.abandon();
                 return Err(e);
             }
         }
     }
     let mut flags = if reaches { flag::REACHES } else { 0 };
+    if edges == 1 && kept.tensors == 0 && matches!(rule, RuleHandle::Static(_)) {
+        flags |= flag::DIRECT;
+    }
     if out.is_view() {
         flags |= view::made(call, out);
     }

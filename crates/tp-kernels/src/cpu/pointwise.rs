@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use std::sync::{Arc, OnceLock};
 use tp_dispatch::host::{HostVisitor, without_lock};
 use tp_dispatch::kernel::KernelObject;
-use tp_dispatch::{Arg, Call, Error, Result, Rets, ShortFn, Value};
+use tp_dispatch::{Arg, Call, Error, Result, Rets, Short, Value};
 use tp_expr::tile::Strided;
 use tp_expr::{ArgType, ExprError, ScalarExpr, Stand, TileKernel};
 use tp_tensor::dtype::Category;
@@ -151,7 +151,7 @@ impl Elementwise {
 /// The kernel of a pointwise row.
 pub struct PointwiseKernel {
     pub function: Elementwise,
-    pub short: Option<ShortFn>,
+    pub short: Option<Short>,
 }
 
 impl PointwiseKernel {
@@ -170,7 +170,7 @@ impl KernelObject for PointwiseKernel {
         Some(self.apply(call))
     }
 
-    fn short(&self) -> Option<ShortFn> {
+    fn short(&self) -> Option<Short> {
         self.short
     }
 

@@ -3,13 +3,45 @@
 //! tests hold these loops to it.
 
 use crate::cpu::rows::{self, row};
-use tp_dispatch::Arg;
+use tp_dispatch::{Arg, Short};
 use tp_tensor::dtype::Category;
 use tp_tensor::scalar::Element;
 use tp_tensor::{DType, Scalar, Tensor};
 
 /// Up to here a plain loop beats the set-up of a tile kernel.
 const SMALL: i64 = 1024;
+
+/// Where a result goes.
+trait Place {
+    type Out;
+    /// The place for the result over `x`, and its address. None where there is no memory: the general kernel, which will
+    /// meet that again, reports it.
+    fn of<T: Element>(x: &Tensor) -> Option<(Self::Out, *mut T)>;
+}
+
+/// A fresh tensor.
+struct Fresh;
+
+impl Place for Fresh {
+    type Out = Tensor;
+    #[inline(always)]
+    fn of<T: Element>(x: &Tensor) -> Option<(Tensor, *mut T)> {
+        let out = Tensor::empty_like_contiguous(x, T::DTYPE).ok()?;
+        let data = out.data_ptr().cast();
+        Some((out, data))
+    }
+}
+
+/// The operand's own memory: it is contiguous, and nobody else sees it.
+struct Over;
+
+impl Place for Over {
+    type Out = ();
+    #[inline(always)]
+    fn of<T: Element>(x: &Tensor) -> Option<((), *mut T)> {
+        Some(((), x.data_ptr().cast()))
+    }
+}
 
 trait Function {
     /// Whether the result of two integers is an integer of their dtype.
@@ -44,29 +76,30 @@ macro_rules! function {
             }
         }
 
-        pub fn $entry(args: &[Arg<'_>]) -> Option<Tensor> {
-            binary::<$name>(args)
-        }
+        pub const $entry: Short = Short { fresh: binary::<$name, Fresh>, over: Some(over::<$name>) };
     };
 }
 
-function!(Add, add, ints: true, |a, b| a + b, i32::wrapping_add, i64::wrapping_add);
-function!(Sub, sub, ints: true, |a, b| a - b, i32::wrapping_sub, i64::wrapping_sub);
-function!(Mul, mul, ints: true, |a, b| a * b, i32::wrapping_mul, i64::wrapping_mul);
-function!(Div, div, ints: false, |a, b| a / b, |a, _| a, |a, _| a);
+function!(Add, ADD, ints: true, |a, b| a + b, i32::wrapping_add, i64::wrapping_add);
+function!(Sub, SUB, ints: true, |a, b| a - b, i32::wrapping_sub, i64::wrapping_sub);
+function!(Mul, MUL, ints: true, |a, b| a * b, i32::wrapping_mul, i64::wrapping_mul);
+function!(Div, DIV, ints: false, |a, b| a / b, |a, _| a, |a, _| a);
 
-#[inline(always)]
-fn binary<F: Function>(args: &[Arg<'_>]) -> Option<Tensor> {
+fn binary<F: Function, P: Place>(args: &[Arg<'_>]) -> Option<P::Out> {
     match *args {
-        [Arg::Tensor(a), Arg::Tensor(b)] => tensors::<F>(a, b),
-        [Arg::Tensor(a), Arg::Scalar(s)] => number::<F, false>(a, s),
-        [Arg::Scalar(s), Arg::Tensor(b)] => number::<F, true>(b, s),
+        [Arg::Tensor(a), Arg::Tensor(b)] => tensors::<F, P>(a, b),
+        [Arg::Tensor(a), Arg::Scalar(s)] => number::<F, P, false>(a, s),
+        [Arg::Scalar(s), Arg::Tensor(b)] => number::<F, P, true>(b, s),
         _ => None,
     }
 }
 
+fn over<F: Function>(args: &[Arg<'_>]) -> bool {
+    binary::<F, Over>(args).is_some()
+}
+
 #[inline(always)]
-fn tensors<F: Function>(a: &Tensor, b: &Tensor) -> Option<Tensor> {
+fn tensors<F: Function, P: Place>(a: &Tensor, b: &Tensor) -> Option<P::Out> {
     let dtype = a.dtype();
     let fits = dtype == b.dtype()
         && a.numel() <= SMALL
@@ -80,7 +113,7 @@ fn tensors<F: Function>(a: &Tensor, b: &Tensor) -> Option<Tensor> {
     macro_rules! run {
         ($f:ident) => {{
             let q: *const $f = b.data_ptr().cast_const().cast();
-            map(a, |p: *const $f, i| F::$f(at(p, i), at(q, i)))
+            map::<_, P>(a, |p: *const $f, i| F::$f(at(p, i), at(q, i)))
         }};
     }
     match dtype {
@@ -94,7 +127,7 @@ fn tensors<F: Function>(a: &Tensor, b: &Tensor) -> Option<Tensor> {
 
 /// A tensor with a weak number that does not change its dtype.
 #[inline(always)]
-fn number<F: Function, const LEFT: bool>(t: &Tensor, s: Scalar) -> Option<Tensor> {
+fn number<F: Function, P: Place, const LEFT: bool>(t: &Tensor, s: Scalar) -> Option<P::Out> {
     // Gradients of sums come expanded: one element stands for all.
     let expanded = !t.is_contiguous();
     if t.numel() > SMALL || (expanded && t.strides().iter().any(|&stride| stride != 0)) {
@@ -104,7 +137,7 @@ fn number<F: Function, const LEFT: bool>(t: &Tensor, s: Scalar) -> Option<Tensor
         ($f:ident) => {{
             let s: $f = s.to();
             let one = |p: *const $f, i| if LEFT { F::$f(s, at(p, i)) } else { F::$f(at(p, i), s) };
-            if expanded { map(t, |p, _| one(p, 0)) } else { map(t, one) }
+            if expanded { map::<_, P>(t, |p, _| one(p, 0)) } else { map::<_, P>(t, one) }
         }};
     }
     let ints = F::INTS && s.category() != Category::Float && s.fits(t.dtype());
@@ -117,20 +150,24 @@ fn number<F: Function, const LEFT: bool>(t: &Tensor, s: Scalar) -> Option<Tensor
     }
 }
 
-pub fn neg(args: &[Arg<'_>]) -> Option<Tensor> {
+pub const NEG: Short = Short { fresh: negated, over: None };
+
+fn negated(args: &[Arg<'_>]) -> Option<Tensor> {
     let [Arg::Tensor(x)] = *args else { return None };
     if x.numel() > SMALL || !x.is_contiguous() {
         return None;
     }
     match x.dtype() {
-        DType::F32 => map(x, |p: *const f32, i| -at(p, i)),
-        DType::F64 => map(x, |p: *const f64, i| -at(p, i)),
+        DType::F32 => map::<_, Fresh>(x, |p: *const f32, i| -at(p, i)),
+        DType::F64 => map::<_, Fresh>(x, |p: *const f64, i| -at(p, i)),
         _ => None,
     }
 }
 
+pub const SUM: Short = Short { fresh: sum, over: None };
+
 /// The sum over all axes: x, axis, dtype, keepdims.
-pub fn sum(args: &[Arg<'_>]) -> Option<Tensor> {
+fn sum(args: &[Arg<'_>]) -> Option<Tensor> {
     let [Arg::Tensor(x), Arg::None, Arg::None, Arg::Bool(false)] = *args else { return None };
     if x.numel() > SMALL || !x.is_contiguous() {
         return None;
@@ -156,8 +193,10 @@ where
     Some(out)
 }
 
+pub const EXPAND: Short = Short { fresh: expand, over: None };
+
 /// A view of the wanted sizes.
-pub fn expand(args: &[Arg<'_>]) -> Option<Tensor> {
+fn expand(args: &[Arg<'_>]) -> Option<Tensor> {
     let [Arg::Tensor(x), Arg::Ints(to)] = *args else { return None };
     x.broadcast(to)
 }
@@ -168,14 +207,13 @@ fn at<T: Element>(p: *const T, i: usize) -> T {
     unsafe { p.add(i).read_unaligned() }
 }
 
-/// A fresh tensor like `x` whose element i is `f(data of x, i)`.
+/// A tensor like `x` whose element i is `f(data of x, i)`.
 #[inline(always)]
-fn map<T: Element>(x: &Tensor, f: impl Fn(*const T, usize) -> T) -> Option<Tensor> {
-    // Running out of memory is reported by the general kernel, which will meet it again.
-    let out = Tensor::empty_like_contiguous(x, T::DTYPE).ok()?;
-    let (source, target) = (x.data_ptr().cast_const().cast::<T>(), out.data_ptr().cast::<T>());
+fn map<T: Element, P: Place>(x: &Tensor, f: impl Fn(*const T, usize) -> T) -> Option<P::Out> {
+    let (out, target) = P::of::<T>(x)?;
+    let source = x.data_ptr().cast_const().cast::<T>();
     for i in 0..x.numel() as usize {
-        // SAFETY: the output has as many elements as x and is aligned.
+        // SAFETY: the output has as many elements as x and is aligned; element i is read before it is written.
         unsafe { target.add(i).write(f(source, i)) };
     }
     Some(out)

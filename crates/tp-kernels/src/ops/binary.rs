@@ -26,10 +26,10 @@ const BITWISE: tp_dispatch::GradSpec = NotDifferentiable("bitwise operations hav
 
 pub static ROWS: &[Row] = &[
     // Arithmetic.
-    binary!("add", "x1 + x2", Expr(&[Some("grad"), Some("grad")]), short = short::add),
-    binary!("sub", "x1 - x2", Expr(&[Some("grad"), Some("-grad")]), short = short::sub),
-    binary!("mul", "x1 * x2", Expr(&[Some("grad * x2"), Some("grad * x1")]), short = short::mul),
-    binary!("div", "x1 / x2", Expr(&[Some("grad / x2"), Some("-grad * out / x2")]), short = short::div),
+    binary!("add", "x1 + x2", Expr(&[Some("grad"), Some("grad")]), short = short::ADD),
+    binary!("sub", "x1 - x2", Expr(&[Some("grad"), Some("-grad")]), short = short::SUB),
+    binary!("mul", "x1 * x2", Expr(&[Some("grad * x2"), Some("grad * x1")]), short = short::MUL),
+    binary!("div", "x1 / x2", Expr(&[Some("grad / x2"), Some("-grad * out / x2")]), short = short::DIV),
     binary!("floor_divide", "x1 // x2", Expr(&[Some(ZERO_GRAD), Some(ZERO_GRAD)])),
     binary!("remainder", "x1 % x2", Expr(&[Some("grad"), Some("-grad * (x1 // x2)")])),
     binary!(

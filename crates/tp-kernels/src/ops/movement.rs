@@ -51,7 +51,7 @@ pub static ROWS: &[Row] = &[
         "expand(Tensor(a) x, SymInt[] shape) -> Tensor(a)",
         view::expand,
         Rule("expand"),
-        short = short::expand,
+        short = short::EXPAND,
         doc = "A view in which dimensions of size 1 repeat; -1 keeps a size."
     ),
     view!(

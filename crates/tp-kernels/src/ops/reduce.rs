@@ -12,7 +12,7 @@ pub static ROWS: &[Row] = &[
         Some(fake::sum),
         cpu::sum,
         Rule("sum"),
-        short = short::sum,
+        short = short::SUM,
         doc = "The sum over `axis` (an int, several, or None for all). Without axes left: 0-d; `keepdims` keeps them with size 1. dtype: int64 for ints and bool, else that of `x`, unless given."
     ),
     op!(

@@ -18,7 +18,7 @@ pub static ROWS: &[Row] = &[
     // Identity and signs.
     unary!("clone", "x", Expr(&[Some("grad")]), tags = ["copy"]),
     unary!("positive", "x", Expr(&[Some("grad")])),
-    unary!("neg", "-x", Expr(&[Some("-grad")]), short = short::neg),
+    unary!("neg", "-x", Expr(&[Some("-grad")]), short = short::NEG),
     unary!("abs", "abs(x)", Expr(&[Some("grad * sign(x)")])),
     unary!("sign", "sign(x)", Expr(&[Some(ZERO_GRAD)])),
     // Powers.
