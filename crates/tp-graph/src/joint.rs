@@ -5,7 +5,7 @@ use crate::capture::{CaptureScope, watch};
 use crate::entity::ValueId;
 use crate::guard::Place;
 use crate::ir::{Def, InputKind, Operand};
-use tp_autograd::{GradOptions, meta};
+use tp_autograd::meta;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::{Arg, Error, Registry, Result, Rets, Value, dispatcher, state};
 use tp_tensor::{Tensor, TensorSpec};
@@ -64,8 +64,7 @@ pub(crate) fn run(
         joint.gradients = wanted.iter().map(|w| (w.place, None)).collect();
         return Ok(joint);
     }
-    let options = GradOptions { retain_graph: Some(false), create_graph: false, allow_unused: true };
-    let mut found = tp_autograd::grad(&roots, &flat, &tangents, options)?.into_iter();
+    let mut found = tp_autograd::grad_up_to_data(&roots, &flat, &tangents)?.into_iter();
     for w in &wanted {
         let mut gradient: Option<Tensor> = None;
         for part in found.by_ref().take(w.tensors.len()).flatten() {

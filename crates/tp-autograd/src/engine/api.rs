@@ -102,6 +102,28 @@ pub fn grad(
     let _phase = BackwardPhase::enter();
     let roots = roots(outputs, grad_outputs)?;
     let wanted = wanted(inputs, &roots)?;
+    grad_from(roots, wanted, options)
+}
+
+/// As `grad`, of a graph that is given up. The pass ends at the inputs that hold data: what made them is no business of
+/// the graph, and their hooks see the gradients of its runs.
+pub fn grad_up_to_data(
+    outputs: &[Tensor],
+    inputs: &[Tensor],
+    grad_outputs: &[Option<Tensor>],
+) -> Result<Vec<Option<Tensor>>> {
+    let _mode = GradMode::no_grad();
+    let _phase = BackwardPhase::enter();
+    let roots = roots(outputs, grad_outputs)?;
+    let mut wanted = wanted(inputs, &roots)?;
+    for t in inputs.iter().filter(|t| !t.is_fake()) {
+        wanted.ends.insert(id(&meta::gradient_edge(t)?.0), ());
+    }
+    let options = GradOptions { retain_graph: Some(false), create_graph: false, allow_unused: true };
+    grad_from(roots, wanted, options)
+}
+
+fn grad_from(roots: Roots, wanted: Wanted, options: GradOptions) -> Result<Vec<Option<Tensor>>> {
     let run = start(Run::new(options.retain(), Some(wanted)), roots)?;
     let own = |grad: Option<Tensor>| grad.map(accumulate::own).transpose();
     let grads = results(run).into_iter().map(own).collect::<Result<Vec<_>>>()?;
@@ -256,5 +278,6 @@ fn wanted(inputs: &[Tensor], roots: &Roots) -> Result<Wanted> {
     }
     let is_target = |n: &crate::tape::Node| targets.contains_key(&id(n));
     let reach = Reach::find(roots.iter().map(|(n, ..)| n), &is_target, oldest);
-    Ok(Wanted { results: vec![None; inputs.len()], targets, reach, _alive: alive })
+    let ends = ByNode::default();
+    Ok(Wanted { results: vec![None; inputs.len()], targets, reach, ends, _alive: alive })
 }

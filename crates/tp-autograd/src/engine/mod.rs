@@ -7,4 +7,7 @@ mod check;
 mod reach;
 mod run;
 
-pub use api::{GradOptions, backward, backward_from, grad, hide_leaf, reaches_other_leaf, reaches_outside};
+pub use api::{
+    GradOptions, backward, backward_from, grad, grad_up_to_data, hide_leaf, reaches_other_leaf,
+    reaches_outside,
+};

@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tp_dispatch::{Error, Result, host};
+use tp_dispatch::{DispatchKey, Error, Result, host, state};
 use tp_tensor::layout::same_dims;
 use tp_tensor::{Dim, Tensor};
 
@@ -26,6 +26,8 @@ pub(super) struct Wanted {
     pub targets: ByNode<SmallVec<[(u32, usize); 1]>>,
     pub results: Vec<Option<Tensor>>,
     pub reach: Reach,
+    /// Nodes at which the run ends: what lies behind them, and who watches them, is for others.
+    pub ends: ByNode<()>,
     /// The nodes of the targets, which the table names by address.
     pub _alive: SmallVec<[NodeRef; 4]>,
 }
@@ -231,6 +233,12 @@ impl Run {
 
     /// Runs a node; its gradients are used up.
     fn step(&mut self, node: &NodeRef, grads: &mut [Option<Tensor>]) -> Result<()> {
+        if let Some(wanted) = &mut self.wanted
+            && wanted.ends.contains_key(&id(node))
+        {
+            wanted.collect(node, grads);
+            return Ok(());
+        }
         if node.is_watched()
             && let Some(extra) = node.extra()
         {
@@ -339,6 +347,9 @@ fn wrong_gradient(grad: &Tensor, spec: &Spec) -> Error {
 /// Hooks see the whole gradient of an output and may replace it; then it is kept where the user asked for it.
 #[cold]
 fn run_hooks(node: &Node, extra: &NodeExtra, grads: &mut [Option<Tensor>]) -> Result<()> {
+    if state::includes(DispatchKey::Capture) && extra.is_watched_from_outside() {
+        return Err(watched_from_outside(node));
+    }
     for (nr, slot) in grads.iter_mut().enumerate() {
         let Some(grad) = slot else { continue };
         for hook in extra.hooks(nr as u32) {
@@ -360,6 +371,14 @@ fn run_hooks(node: &Node, extra: &NodeExtra, grads: &mut [Option<Tensor>]) -> Re
         }
     }
     Ok(())
+}
+
+#[cold]
+fn watched_from_outside(node: &Node) -> Error {
+    let message = "a gradient inside of a captured function passes a tensor with a hook, or a gradient that is kept, from outside of it: that would take effect in the capture alone";
+    Error::capture("TP4031", message)
+        .with_op(node.name())
+        .note("set the hook inside of the function, or take the gradient outside of it")
 }
 
 #[cold]

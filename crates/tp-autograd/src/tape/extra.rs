@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use tp_dispatch::host::HostRef;
-use tp_dispatch::{HostVisitor, Result};
+use tp_dispatch::{DispatchKey, HostVisitor, Result, state};
 use tp_tensor::{DType, Device, Dims, Tensor};
 
 /// Called with a gradient before it is used; may replace it.
@@ -72,6 +72,8 @@ pub struct NodeExtra {
     pub(super) packed: Mutex<Vec<Packed>>,
     /// Where the node was recorded, while anomalies are looked for.
     pub(crate) location: Option<tp_dispatch::host::Location>,
+    /// A hook was set, or a gradient asked for, outside of a capture: one in progress is not what they are for.
+    pub(super) outside: AtomicBool,
     pub(super) hooks: Mutex<SmallVec<[Hook; 1]>>,
     pub(super) retained: Mutex<Retained>,
 }
@@ -81,8 +83,21 @@ static NEXT_HOOK: AtomicU64 = AtomicU64::new(1);
 impl NodeExtra {
     pub(crate) fn add_hook(&self, nr: u32, hook: Arc<dyn GradHook>) -> HookId {
         let id = HookId(NEXT_HOOK.fetch_add(1, Ordering::Relaxed));
+        self.note_watcher();
         self.hooks.lock().push(Hook { id, nr, hook });
         id
+    }
+
+    /// Whether somebody outside of the capture in progress wants to see the gradients.
+    pub(crate) fn is_watched_from_outside(&self) -> bool {
+        self.outside.load(Ordering::Relaxed)
+            && (!self.hooks.lock().is_empty() || !self.retained.lock().is_empty())
+    }
+
+    fn note_watcher(&self) {
+        if !state::includes(DispatchKey::Capture) {
+            self.outside.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Removes a hook; false when it was gone already.
@@ -105,6 +120,7 @@ impl NodeExtra {
 
     /// The place for the gradient of output `nr`, from now on filled in every backward pass.
     pub(crate) fn retain_grad(&self, nr: u32) -> Arc<GradSlot> {
+        self.note_watcher();
         let mut retained = self.retained.lock();
         if let Some((_, slot)) = retained.iter().find(|(n, _)| *n == nr) {
             return slot.clone();
@@ -127,6 +143,7 @@ impl NodeExtra {
     }
 
     pub(crate) fn keep_grad(&self, nr: u32, slot: Arc<GradSlot>) {
+        self.note_watcher();
         self.retained.lock().push((nr, slot));
     }
 
