@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tensorplay as tp
+from tensorplay import errors
 from tensorplay.errors import ArgumentError, IndexOutOfRangeError, InvalidValueError
 
 N = None
@@ -56,6 +57,12 @@ ARRAYS = [
     (0, [1, 2]),
     (FULL, [0, 1], N, [1, 2]),
     (..., [3, 0]),
+    ([1, 0], ..., 2),
+    (FULL, [0, 2, 1], ..., [3, 3, 0]),
+    (FULL, [0, 2, 1], ..., 1),
+    (N, [0, 1, 1], [0, 2, 0], ..., 2),
+    (FULL, ..., [0, 2, 1], [3, 3, 0]),
+    ([[0], [1]], ..., N, [0, 2, 1], 3),
     (slice(0, 1), [[0], [2]], [1, 2, 3]),
     True,
     False,
@@ -219,3 +226,40 @@ def test_bad_assignments() -> None:
         frozen[0] = 1
     with pytest.raises(IndexError):
         x[tp.tensor([5])]
+
+
+@pytest.mark.parametrize(
+    "key", [([0, 1],), (FULL, [0, 2]), ([1, 0], ..., 2), (True,), (0, ..., [3, 0])], ids=repr
+)
+def test_leading_ones_of_a_value_are_dropped(key) -> None:
+    """NumPy's rule, for keys with arrays as for those without."""
+    a, x = numbered()
+    shape = a[numpy_key(key)].shape
+    values = np.arange(np.prod(shape), dtype=np.float32).reshape(1, 1, *shape) + 100
+    a[numpy_key(key)] = values
+    x[as_key(key)] = tp.from_numpy(values)
+    assert x.tolist() == a.tolist()
+    learned = tp.from_numpy(values).clone().requires_grad_()
+    y = tp.zeros_like(x)
+    y[as_key(key)] = learned
+    y.sum().backward()
+    assert learned.grad.tolist() == np.ones_like(values).tolist()
+    with pytest.raises(errors.ShapeError):
+        x[as_key(key)] = tp.ones((2, 1, *shape))
+
+
+@pytest.mark.parametrize(
+    "key", [([], 3), ([], [3]), (False, 2), ([], FULL, -5), (tp.tensor([False, False]), 7)], ids=repr
+)
+def test_indices_beside_an_empty_one_are_checked(key) -> None:
+    """The key reads nothing, and what is out of range in it is an error all the same, as in NumPy."""
+    _, x = numbered()
+    before = x.tolist()
+    with pytest.raises(IndexOutOfRangeError, match="out of range for axis") as caught:
+        x[key]
+    assert caught.value.code == "TP1106"
+    with pytest.raises(IndexOutOfRangeError, match="out of range for axis"):
+        x[key] = 1
+    assert x.tolist() == before
+    assert x[[], 2].shape == (0, 4)
+    assert x[[], -3].shape == (0, 4)

@@ -16,6 +16,11 @@ fn offsets(x: &Tensor, p: &Placement<'_>) -> Result<Vec<i64>> {
     let mut out = room(&p.broadcast)?;
     out.resize(p.broadcast.iter().product::<i64>() as usize, 0);
     for (axis, index) in &p.indexed {
+        if out.is_empty() {
+            // Broadcast with an empty one it has no place; what it says is checked all the same.
+            checked_indices(index, *axis, x.sizes()[*axis])?;
+            continue;
+        }
         let index = index.view(&index.layout().expand(&p.broadcast)?)?;
         let stride = x.strides()[*axis];
         for (slot, at) in out.iter_mut().zip(checked_indices(&index, *axis, x.sizes()[*axis])?) {

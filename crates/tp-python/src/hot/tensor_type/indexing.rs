@@ -51,7 +51,7 @@ fn store(t: &Tensor, items: key::Items, value: &Given) -> Result<()> {
     let recorded = !t.requires_grad() && matches!(value, Given::Tensor(v) if v.requires_grad());
     if recorded && !by_arrays && state::is_grad_enabled() && t.ndim() > 0 {
         let arrays = mesh::arrays(t, &items)?;
-        let values = value.tensor_like(t)?;
+        let values = place::fitted(value.tensor_like(t)?, place::rank_of(&arrays))?;
         return ops::INDEX_PUT_
             .call(&[Arg::Tensor(t), Arg::OptTensors(&arrays), Arg::Tensor(&values)])
             .map(drop);

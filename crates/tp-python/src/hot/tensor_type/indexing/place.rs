@@ -14,6 +14,8 @@ pub struct Place {
     arrays: Vec<Option<Tensor>>,
     /// Axes of `view` that the key walks backwards.
     backwards: SmallVec<[i64; 2]>,
+    /// An axis of size one that stands for an Ellipsis of no axes: beside arrays it parts them, as a slice would.
+    gap: Option<usize>,
 }
 
 pub fn locate(t: &Tensor, items: Items) -> Result<Place> {
@@ -25,10 +27,16 @@ pub fn locate(t: &Tensor, items: Items) -> Result<Place> {
         return Err(Error::new(ErrorKind::Index, "TP1115", "an index can only have one Ellipsis (...)"));
     }
     let by_arrays = items.iter().any(Item::is_array);
-    let mut place = Place { view: t.clone(), arrays: Vec::new(), backwards: SmallVec::new() };
+    let parted = by_arrays && t.ndim() == given && parts_arrays(&items);
+    let mut place = Place { view: t.clone(), arrays: Vec::new(), backwards: SmallVec::new(), gap: None };
     let mut axis = 0usize;
     for item in items {
         match item {
+            Item::Ellipsis if parted => {
+                place.view = ops::UNSQUEEZE.call(&[Arg::Tensor(&place.view), Arg::Int(axis as i64)])?;
+                place.gap = Some(axis);
+                axis += 1;
+            }
             Item::Ellipsis => axis += t.ndim() - given,
             Item::At(i) if by_arrays => {
                 // Beside arrays an integer is an array too: NumPy's rule for where the result's axes go.
@@ -66,6 +74,13 @@ pub fn locate(t: &Tensor, items: Items) -> Result<Place> {
         }
     }
     Ok(place)
+}
+
+/// Whether an Ellipsis has indices on both sides.
+fn parts_arrays(items: &Items) -> bool {
+    let at = items.iter().position(|i| matches!(i, Item::Ellipsis));
+    let indexes = |i: &Item| i.is_array() || matches!(i, Item::At(_));
+    at.is_some_and(|at| items[..at].iter().any(indexes) && items[at..].iter().any(indexes))
 }
 
 pub fn scalar_index(i: i64) -> Result<Tensor> {
@@ -158,7 +173,9 @@ impl Place {
         }
         if !self.arrays.is_empty() {
             let view = self.view.clone();
-            return ops::INDEX.call(&[Arg::Tensor(&view), Arg::OptTensors(self.arrays())]);
+            let found = ops::INDEX.call(&[Arg::Tensor(&view), Arg::OptTensors(self.arrays())])?;
+            let Some(behind) = self.behind_gap() else { return Ok(found) };
+            return ops::SELECT.call(&[Arg::Tensor(&found), Arg::Int(-1 - behind as i64), Arg::Int(0)]);
         }
         // The whole tensor is a view as well, and never the tensor itself.
         if self.view.same(of) { ops::ALIAS.call(&[Arg::Tensor(of)]) } else { Ok(self.view) }
@@ -181,10 +198,28 @@ impl Place {
                 "a slice with a negative step cannot be assigned to beside index arrays",
             ));
         }
-        let values = value.tensor_like(&view)?;
+        let mut values = fitted(value.tensor_like(&view)?, self.rank())?;
+        if let Some(behind) = self.behind_gap()
+            && values.ndim() >= behind
+        {
+            let at = Arg::Int((values.ndim() - behind) as i64);
+            values = ops::UNSQUEEZE.call(&[Arg::Tensor(&values), at])?;
+        }
         ops::INDEX_PUT_
             .call(&[Arg::Tensor(&view), Arg::OptTensors(self.arrays()), Arg::Tensor(&values)])
             .map(drop)
+    }
+
+    /// Dimensions of what the key reads, where arrays index.
+    fn rank(&self) -> usize {
+        let given = self.arrays.iter().flatten().count();
+        rank_of(&self.arrays) + self.view.ndim() - given - usize::from(self.gap.is_some())
+    }
+
+    /// How many axes of the result stand behind the gap: arrays that are parted have theirs in front.
+    fn behind_gap(&self) -> Option<usize> {
+        let open = |k: &usize| self.arrays.get(*k).is_none_or(Option::is_none);
+        self.gap.map(|gap| (gap + 1..self.view.ndim()).filter(open).count())
     }
 
     fn copy_from(&self, value: &Tensor) -> Result<()> {
@@ -197,17 +232,27 @@ impl Place {
             // `x[i] += y` ends by storing the view that was just changed.
             return Ok(());
         }
-        let mut value = apart(value, view)?;
-        let surplus = value.ndim().saturating_sub(view.ndim());
-        if surplus > 0 && value.sizes()[..surplus].iter().all(|&s| s == 1) {
-            value = ops::RESHAPE.call(&[Arg::Tensor(&value), Arg::Ints(&value.sizes()[surplus..])])?;
-        }
+        let mut value = fitted(apart(value, view)?, view.ndim())?;
         if !self.backwards.is_empty() {
             value = ops::EXPAND.call(&[Arg::Tensor(&value), Arg::Ints(view.sizes())])?;
             value = ops::FLIP.call(&[Arg::Tensor(&value), Arg::Ints(&self.backwards)])?;
         }
         ops::COPY_.call(&[Arg::Tensor(view), Arg::Tensor(&value)]).map(drop)
     }
+}
+
+/// Dimensions of what index arrays broadcast to.
+pub fn rank_of(arrays: &[Option<Tensor>]) -> usize {
+    arrays.iter().flatten().map(Tensor::ndim).max().unwrap_or(0)
+}
+
+/// `value` without what it has beyond `rank` dimensions, if these are of size one: NumPy's rule for assignment.
+pub fn fitted(value: Tensor, rank: usize) -> Result<Tensor> {
+    let surplus = value.ndim().saturating_sub(rank);
+    if surplus == 0 || value.sizes()[..surplus].iter().any(|&s| s != 1) {
+        return Ok(value);
+    }
+    ops::RESHAPE.call(&[Arg::Tensor(&value), Arg::Ints(&value.sizes()[surplus..])])
 }
 
 /// `value`, copied if a write to `target` would change it half-way.
