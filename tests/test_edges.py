@@ -150,3 +150,31 @@ def test_an_axis_given_twice_is_refused_everywhere() -> None:
             assert caught.value.code == "TP1131"
     assert tp.squeeze(x, axis=(0, 2)).shape == (2,)
     assert tp.flip(x, axis=(0, 1)).shape == (1, 2, 1)
+
+
+def test_inverse_hyperbolic_functions_of_large_and_negative_numbers() -> None:
+    """float64: no square of the argument overflows, and both signs are as exact."""
+    big = [1e308, 1.7e308, 1e200, 2.0**600]
+    for f, exact in ((tp.asinh, math.asinh), (tp.acosh, math.acosh)):
+        got = f(tp.tensor(big, dtype=tp.float64)).tolist()
+        assert got == pytest.approx([exact(v) for v in big], rel=1e-15)
+    assert tp.asinh(tp.tensor(-1e308, dtype=tp.float64)).item() == -tp.asinh(leaf(1e308)).item()
+    near = [0.9, 0.9999445539968957, 1 - 2.0**-40, 1e-9]
+    got = tp.atanh(tp.tensor([*near, *(-v for v in near)], dtype=tp.float64)).tolist()
+    assert got == pytest.approx([math.atanh(v) for v in near] + [-math.atanh(v) for v in near], rel=4e-16)
+
+
+def test_no_tensor_contains_what_it_does_not_compare_with() -> None:
+    class Equal:
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = None
+
+    x = tp.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert 2.0 in x
+    assert 5 not in x
+    assert tp.tensor([1.0, 2.0]) in x
+    for other in (None, "a", object(), (), {}):
+        assert other not in x
+    assert Equal() in x

@@ -224,6 +224,25 @@ def test_float_functions_of_integers_compute_in_floats(dtype, backend: str) -> N
             floats_agree(left(x), op(number, f), (number, name))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+def test_float_functions_take_every_number_beside_integers(dtype, backend: str) -> None:
+    """The number meets floats there, and never becomes a value of the integers: u8 / -2 is no error."""
+    least, most = limits(dtype)
+    x = tp.tensor([least, 1, 3, most], dtype=dtype)
+    f = x.astype(tp.float32)
+    for name in FLOATING_BINARY:
+        op = getattr(tp, name)
+        for number in (least - 1, most + 1, -2, 300, 2**63 - 1, -(2**63)):
+            right = under(backend, lambda t, op=op, number=number: op(t, number))
+            left = under(backend, lambda t, op=op, number=number: op(number, t))
+            floats_agree(right(x), op(f, number), (name, number))
+            floats_agree(left(x), op(number, f), (number, name))
+    assert (tp.tensor([1, 2], dtype=tp.uint8) / -2).tolist() == [-0.5, -1.0]
+    for op in (operator.add, operator.floordiv, operator.mod):
+        refused(under(backend, lambda t, op=op: op(t, 2**40)), x)
+
+
 def test_the_soft_functions_of_small_integers_are_numpys() -> None:
     """i1: against NumPy in float64."""
     for dtype in (np.int8, np.uint8):

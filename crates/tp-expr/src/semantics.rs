@@ -208,6 +208,10 @@ fn transcendental_f32(prim: Prim, x: f32, y: f32) -> f32 {
 
 unsafe extern "C" {
     safe fn erf(x: f64) -> f64;
+    // Rust's own of these three are formulas that overflow for large values or cancel for negative ones.
+    safe fn asinh(x: f64) -> f64;
+    safe fn acosh(x: f64) -> f64;
+    safe fn atanh(x: f64) -> f64;
 }
 
 /// The C library's functions: within 1 ulp, the same on every ISA of one machine.
@@ -235,9 +239,9 @@ fn transcendental_f64(prim: Prim, x: f64, y: f64) -> f64 {
         Prim::Atan => x.atan(),
         Prim::Sinh => x.sinh(),
         Prim::Cosh => x.cosh(),
-        Prim::Asinh => x.asinh(),
-        Prim::Acosh => x.acosh(),
-        Prim::Atanh => x.atanh(),
+        Prim::Asinh => asinh(x),
+        Prim::Acosh => acosh(x),
+        Prim::Atanh => atanh(x),
         Prim::Atan2 => x.atan2(y),
         Prim::Hypot => x.hypot(y),
         Prim::Pow => x.powf(y),

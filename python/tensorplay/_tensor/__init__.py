@@ -104,9 +104,9 @@ def format_(self: Tensor, spec: str) -> str:
 
 
 def contains(self: Tensor, element: Any) -> bool:
-    """Whether any element equals `element`."""
-    found: bool = (self == element).any().item()
-    return found
+    """Whether any element equals `element`; False for what no tensor compares with."""
+    equal: Any = self == element
+    return bool(equal.any().item() if isinstance(equal, type(self)) else equal)
 
 
 def array_namespace(self: Tensor, /, *, api_version: str | None = None) -> ModuleType:

@@ -1,5 +1,5 @@
 //! Numbers that the dtype they join cannot hold: what each stands for in a call. A comparison is computed in int64, so
-//! that it is right as mathematics; a bound of max or min that bounds nothing becomes the end of the dtype's range;
+//! that it is right as mathematics; what gives floats never makes it a value of the integers; a bound of max or min that bounds nothing becomes the end of the dtype's range;
 //! everything else is an error, for a wrapped number is another one.
 
 use smallvec::SmallVec;
@@ -52,7 +52,8 @@ impl ScalarExpr {
             .iter()
             .map(|&arg| if let ArgType::Const(s) = arg { ArgType::Weak(s.category()) } else { arg })
             .collect();
-        if self.output_dtype(&kinds)?.is_bool() {
+        let out = self.output_dtype(&kinds)?;
+        if out.is_bool() || out.is_float() {
             return Ok(Stand::Wide(v));
         }
         match self.use_of(k as u16) {
