@@ -113,6 +113,32 @@ def test_dlpack_keeps_read_only() -> None:
     assert not tp.from_dlpack(a, copy=True).is_readonly
 
 
+def test_elements_that_share_a_place_are_lent_read_only() -> None:
+    """As through the buffer protocol: a write to one would be a write to all."""
+    x = tp.tensor([1.0, 2.0, 3.0])
+    rows = np.from_dlpack(x.expand((2, 3)))
+    assert not rows.flags.writeable
+    assert rows.tolist() == [[1.0, 2.0, 3.0]] * 2
+    assert not np.from_dlpack(x[:1].expand((3,))).flags.writeable
+    for apart in (x, x[::2], x.reshape((3, 1)), x[:1].expand((1, 1))):
+        assert np.from_dlpack(apart).flags.writeable
+
+
+@pytest.mark.parametrize("flag", [3, 0, "yes", 1.0, [True]])
+def test_the_copy_flag_of_dlpack_is_a_bool(flag: object) -> None:
+    x = tp.tensor([1.0])
+    with pytest.raises(ArgumentError, match="argument 'copy' must be True, False or None") as caught:
+        x.__dlpack__(copy=flag)
+    assert caught.value.code == "TP1002"
+
+
+def test_a_numpy_bool_asks_for_a_copy() -> None:
+    x = tp.tensor([1.0])
+    capsule = x.__dlpack__(copy=np.True_)
+    assert tp.from_dlpack(capsule).data_ptr() != x.data_ptr()
+    assert tp.from_dlpack(x.__dlpack__(copy=np.False_)).data_ptr() == x.data_ptr()
+
+
 def test_dlpack_bfloat16_and_copies() -> None:
     x = tp.tensor([1.5]).bfloat16()
     y = tp.from_dlpack(x)

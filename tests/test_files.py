@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -86,8 +87,13 @@ def test_broken_files_are_refused(tmp_path: Path, content: bytes) -> None:
 def test_other_file_errors(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         tp.load(tmp_path / "absent")
-    with pytest.raises(OSError, match="absent"):
+    with pytest.raises(FileNotFoundError, match="absent") as missing:
         tp.save(tmp_path / "absent" / "x", {"a": tp.tensor(1)})
+    assert missing.value.filename == str(tmp_path / "absent" / "x")
+    assert str(missing.value).startswith("[Errno 2] No such file or directory: ")
+    for at_a_folder in (tp.load, tp.load_metadata, lambda path: tp.save(path, {"a": tp.tensor(1)})):
+        with pytest.raises(IsADirectoryError):
+            at_a_folder(tmp_path)
     with pytest.raises(TypeError, match=r"a Tensor under the name 'a'"):
         tp.save(tmp_path / "x", {"a": 1})
     path = tmp_path / "f8"
@@ -104,3 +110,59 @@ def test_the_name_that_a_file_keeps_for_itself_is_refused(tmp_path: Path) -> Non
         tp.save(path, {"a": tp.ones((1,)), "__metadata__": tp.ones((2,))})
     assert caught.value.code == "TP1166"
     assert not path.exists()
+
+
+def test_a_saved_file_has_the_permissions_of_a_new_one(tmp_path: Path) -> None:
+    """Or those of the file that it takes the place of."""
+    path, plain = tmp_path / "t.safetensors", tmp_path / "plain"
+    plain.touch()
+    tp.save(path, {"a": tp.ones((2,))})
+    assert path.stat().st_mode == plain.stat().st_mode
+    path.chmod(0o640)
+    tp.save(path, {"a": tp.zeros((3,))})
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert tp.load(path)["a"].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    real, link, later = tmp_path / "there" / "real", tmp_path / "link", tmp_path / "later"
+    real.touch()
+    link.symlink_to(real)
+    later.symlink_to(tmp_path / "there" / "new")
+    for at in (link, later):
+        tp.save(at, {"a": tp.ones((2,))})
+        assert at.is_symlink()
+    for at in (real, tmp_path / "there" / "new"):
+        assert not at.is_symlink()
+        assert tp.load(at)["a"].tolist() == [1.0, 1.0]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["later", "link", "there"]
+
+
+def test_a_pipe_is_written_into(tmp_path: Path) -> None:
+    """What is no regular file is not replaced by one."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        tp.save(pipe, {"a": tp.ones((2,))})
+        content = os.read(end, 65536)
+    finally:
+        os.close(end)
+    assert pipe.is_fifo()
+    (tmp_path / "copy").write_bytes(content)
+    assert tp.load(tmp_path / "copy")["a"].tolist() == [1.0, 1.0]
+
+
+def test_what_is_not_saved_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    tp.save(path, {"a": tp.ones((2,))})
+    before = path.read_bytes()
+    x = tp.ones((4,))
+    for bad in ({"a": x, "b": x[1:]}, {"a": 1}, {"a": tp.empty((2,), device="meta")}):
+        with pytest.raises((ValueError, TypeError, RuntimeError)):
+            tp.save(path, bad)
+        with pytest.raises((ValueError, TypeError, RuntimeError)):
+            tp.save(tmp_path / "new", bad)
+    assert path.read_bytes() == before
+    assert not (tmp_path / "new").exists()

@@ -13,8 +13,8 @@ use safetensors::tensor::{Metadata, TensorInfo, View};
 use safetensors::{Dtype, SafeTensorError};
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use tp_dispatch::{Arg, Error, Result};
 use tp_tensor::{DType, Device, Tensor};
@@ -126,8 +126,30 @@ pub fn save(
         let saved =
             given.into_iter().map(|(name, t)| Ok((name, prepare(&t)?))).collect::<Result<Vec<_>>>().py(py)?;
         let views: Vec<(&str, &Saved)> = saved.iter().map(|(name, s)| (name.as_str(), s)).collect();
-        safetensors::serialize_to_file(views, metadata, &path).map_err(|e| file_error(&path, &e))
+        write(&path, views, metadata)
     })
+}
+
+/// Writes the file as Python's `open(path, "wb")` would: through links, into devices and pipes, with the permissions of
+/// what was there, or those that the process gives new files. What was there stays until the new content is whole.
+fn write(path: &Path, views: Vec<(&str, &Saved)>, metadata: Option<HashMap<String, String>>) -> PyResult<()> {
+    let failed = |e: std::io::Error| os_error(path, &e);
+    let is_new = !path.exists();
+    let mut file = File::options().write(true).create(true).truncate(false).open(path).map_err(failed)?;
+    let before = file.metadata().map_err(failed)?;
+    if !before.is_file() {
+        let bytes = safetensors::serialize(views, metadata).map_err(|e| file_error(path, &e))?;
+        return file.write_all(&bytes).map_err(failed);
+    }
+    let target = path.canonicalize().map_err(failed)?;
+    if let Err(e) = safetensors::serialize_to_file(views, metadata, &target) {
+        if is_new {
+            // The empty file of above; the error that is told is the first one.
+            let _ = fs::remove_file(&target);
+        }
+        return Err(file_error(path, &e));
+    }
+    fs::set_permissions(&target, before.permissions()).map_err(failed)
 }
 
 fn prepare(t: &Tensor) -> Result<Saved> {
@@ -200,7 +222,10 @@ pub fn load_metadata(path: &Bound<'_, PyAny>) -> PyResult<HashMap<String, String
 fn open(path: &Path) -> PyResult<(File, Metadata)> {
     let mut file = File::open(path).map_err(|e| os_error(path, &e))?;
     let mut length = [0u8; 8];
-    file.read_exact(&mut length).map_err(|_| broken(path, "it is shorter than a header"))?;
+    file.read_exact(&mut length).map_err(|e| match e.kind() {
+        ErrorKind::UnexpectedEof => broken(path, "it is shorter than a header"),
+        _ => os_error(path, &e),
+    })?;
     let length = u64::from_le_bytes(length);
     let total = file.metadata().map_err(|e| os_error(path, &e))?.len();
     if length > MAX_HEADER || length + 8 > total {
@@ -240,7 +265,11 @@ fn read_tensor(
 fn os_error(path: &Path, e: &std::io::Error) -> PyErr {
     match e.raw_os_error() {
         // With errno and file name, so that Python picks FileNotFoundError and its kin.
-        Some(errno) => PyOSError::new_err((errno, e.to_string(), path.display().to_string())),
+        Some(errno) => {
+            let text = e.to_string();
+            let text = text.split(" (os error").next().unwrap_or_default().to_string();
+            PyOSError::new_err((errno, text, path.as_os_str().to_os_string()))
+        }
         None => PyOSError::new_err(format!("{}: {e}", path.display())),
     }
 }

@@ -16,6 +16,7 @@ use std::ffi::CStr;
 use std::os::raw::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+use tp_dispatch::check::check_writable;
 use tp_dispatch::{Arg, Error, Result};
 use tp_tensor::{Device, Tensor, runtime};
 
@@ -53,7 +54,8 @@ unsafe extern "C" fn delete<M>(managed: *mut M) {
 
 /// The versioned structure; the caller owns it through its deleter.
 pub fn versioned(t: &Tensor, copied: bool) -> Result<*mut Versioned> {
-    let read_only = if t.storage().is_readonly() { READ_ONLY } else { 0 };
+    // As in the buffer protocol: where several elements share one place, a write through one would be to all.
+    let read_only = if check_writable(t).is_err() { READ_ONLY } else { 0 };
     let managed = Versioned {
         version: VERSION,
         manager: ptr::null_mut(),
@@ -119,8 +121,8 @@ unsafe fn options(args: *const Obj, nargs: isize, kwnames: Obj) -> Result<Option
     unsafe {
         for k in 0..ffi::PyTuple_Size(kwnames) {
             let value = *args.offset(k);
-            let name = x::str_of(ffi::PyTuple_GetItem(kwnames, k)).unwrap_or("?");
-            let slot = match name {
+            let name = x::shown(ffi::PyTuple_GetItem(kwnames, k));
+            let slot = match name.as_str() {
                 "stream" => &mut out.stream,
                 "max_version" => &mut out.max_version,
                 "dl_device" => &mut out.dl_device,
@@ -167,8 +169,13 @@ pub unsafe extern "C" fn dlpack(op: Obj, args: *const Obj, nargs: isize, kwnames
 
 /// The tensor to lend, on the device asked for, and whether it is a copy.
 unsafe fn on_device(t: &Tensor, options: &Options) -> Result<(Tensor, bool)> {
-    // SAFETY: lock held.
-    let copy = unsafe { options.copy.map(|c| c == ffi::Py_True()) };
+    let flag = |c: Obj| {
+        // SAFETY: a live object, lock held.
+        let (value, got) = unsafe { (convert::strict_boolean(c)?, x::type_name(c)) };
+        let message = || format!("__dlpack__: argument 'copy' must be True, False or None, got {got}");
+        value.ok_or_else(|| Error::argument("TP1002", message()))
+    };
+    let copy = options.copy.map(flag).transpose()?;
     let own = DlDevice::of(t.device())?;
     let wanted = match options.dl_device {
         // SAFETY: a live object.
