@@ -34,6 +34,7 @@ _SIMPLE: dict[Any, str] = {
     _native.dtype: "ScalarType",
     _native.device: "Device",
 }
+_LONG = 80  # characters of a value in a message
 _ELEMENTS = {"Tensor", "SymInt", "float", "bool", "Scalar", "Tensor?"}
 _RETURNS = {"Tensor", "Tensor[]", "SymInt", "float", "bool", "Scalar"}
 _SUPPORTED = (
@@ -152,7 +153,11 @@ def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _shown(fn: Callable[..., Any]) -> str:
-    return f"{getattr(fn, '__name__', type(fn).__name__)}{inspect.signature(fn)}"
+    name = getattr(fn, "__name__", type(fn).__name__)
+    try:
+        return f"{name}{inspect.signature(fn)}"
+    except ValueError:  # a default without a text, see `_brief`
+        return str(name)
 
 
 class _Resolver:
@@ -282,7 +287,7 @@ def _type_of_default(parameter: inspect.Parameter) -> str:
     kind = _SIMPLE.get(type(default))
     if kind is None or kind == "Tensor":
         raise SchemaError(
-            f"parameter {parameter.name!r} has no annotation, and its default {default!r} gives no schema type",
+            f"parameter {parameter.name!r} has no annotation, and its default {_brief(default)} gives no schema type",
             code="TP1029",
             notes=(f"annotate it; supported: {_SUPPORTED}",),
         )
@@ -303,19 +308,17 @@ def _default_text(parameter: inspect.Parameter, kind: str) -> str:
     base = kind.removesuffix("?")
     if value is None and kind.endswith("?"):
         return "None"
+    what = f"parameter {parameter.name!r} of type {_name(parameter.annotation)}"
     if base not in fits.get(type(value), "").split() and not (base == "Device" and isinstance(value, str)):
         raise SchemaError(
-            f"parameter {parameter.name!r} of type {kind} cannot have the default {value!r}",
+            f"{what} cannot have the default {_brief(value)}",
             code="TP1030",
             notes=(
                 "defaults are None, int, float, bool, str, dtype and device values of the parameter's type",
             ),
         )
     if problem := _unheld(value, base):
-        raise SchemaError(
-            f"parameter {parameter.name!r} of type {kind} cannot have the default {value!r}: {problem}",
-            code="TP1030",
-        )
+        raise SchemaError(f"{what} cannot have the default {_brief(value)}: {problem}", code="TP1030")
     if base == "float":
         value = float(value)
     if isinstance(value, float):
@@ -325,6 +328,15 @@ def _default_text(parameter: inspect.Parameter, kind: str) -> str:
     if isinstance(value, (str, _native.device)):
         return _quoted(str(value))
     return repr(value)
+
+
+def _brief(value: Any) -> str:
+    """A value in a message. Python has no text for integers of more than some thousand digits."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return f"of type {type(value).__name__}"
+    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
 
 
 def _plain(value: Any) -> Any:

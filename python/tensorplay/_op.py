@@ -172,6 +172,7 @@ def kernel_parts(
         check_accepts(when, schema, names=False, what="the predicate")
     if not isinstance(name, str):
         raise ArgumentError(f"the name of a kernel is a string, got {type(name).__name__}", code="TP1322")
+    _arguments.string("register_kernel", "name", name)
     _arguments.string("register_kernel", "executor", executor, "the name of an executor")
     if _arguments.boolean("register_kernel", "out", out):
         _require_outputs(schema)

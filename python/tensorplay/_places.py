@@ -9,17 +9,19 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from types import CodeType
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from re import Match
-    from types import CodeType, FrameType
+    from types import FrameType
     from typing import Any
 
-__all__ = ["Place", "caller", "place_of", "user_frames"]
+__all__ = ["Place", "caller", "inwards", "place_of", "printable", "user_frames"]
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 (pathlib costs an import)
+_WRAPPERS = 1000  # around one function: more are an object that answers every attribute
 _CELL = r"<ipython-input-(\d+)-|[/\\]ipykernel_\d+[/\\]\d+\.py$"
 
 
@@ -34,6 +36,11 @@ def _cell_number(file: str) -> int | None:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     numbers = getattr(getattr(shell, "compile", None), "_filename_map", None)
     return numbers.get(file) if isinstance(numbers, dict) else None
+
+
+def printable(text: str) -> str:
+    """`text` with escapes for what is no character, such as the bytes of a path that is not UTF-8."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 class Place:
@@ -53,7 +60,7 @@ class Place:
         """The file as people know it: a notebook cell has no file, and is known by the number in front of it."""
         cell = _cell(self.file)
         if cell is None:
-            return self.file
+            return printable(self.file)
         number = cell.group(1) or _cell_number(self.file)
         return f"cell In[{number}]" if number else "<notebook cell>"
 
@@ -72,10 +79,10 @@ class Place:
         return self.line == other.line or self.modified != other.modified
 
 
-def _code_of(fn: Any) -> tuple[CodeType | None, str]:
-    """The author's code object and its name, through partials, wrappers, methods and callable objects."""
-    name: str | None = None
-    while True:
+def inwards(fn: Any) -> Iterator[Any]:
+    """`fn`, then what it wraps: through partials, wrappers and methods. It ends where an object wraps itself, too."""
+    for _ in range(_WRAPPERS):
+        yield fn
         if isinstance(fn, functools.partial):
             fn = fn.func
         elif (inner := getattr(fn, "__wrapped__", None)) is not None or (
@@ -83,12 +90,20 @@ def _code_of(fn: Any) -> tuple[CodeType | None, str]:
         ) is not None:
             fn = inner
         else:
-            break
-    code: CodeType | None = getattr(fn, "__code__", None)
-    if code is None and not isinstance(fn, type):
+            return
+
+
+def _code_of(fn: Any) -> tuple[CodeType | None, str]:
+    """The author's code object and its name, through partials, wrappers, methods and callable objects."""
+    name: str | None = None
+    *_, fn = inwards(fn)
+    code = getattr(fn, "__code__", None)
+    if not isinstance(code, CodeType) and not isinstance(fn, type):
         name = type(fn).__qualname__
         code = getattr(type(fn).__call__, "__code__", None)
-    return code, name or str(getattr(fn, "__qualname__", type(fn).__qualname__))
+    return (code if isinstance(code, CodeType) else None), name or str(
+        getattr(fn, "__qualname__", type(fn).__qualname__)
+    )
 
 
 def place_of(fn: Callable[..., Any]) -> Place:
@@ -113,7 +128,7 @@ def _place(file: str, line: int, qualname: str) -> Place:
     file = os.path.abspath(file)  # noqa: PTH100
     try:
         modified: int | None = os.stat(file).st_mtime_ns  # noqa: PTH116
-    except OSError:
+    except (OSError, ValueError):  # no such file, or a name that no file has
         modified = None
     return Place(file, line, qualname, modified)
 

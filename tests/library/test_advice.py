@@ -198,3 +198,28 @@ def test_a_coroutine_is_told_where_a_mode_can_be_entered():
     error = refusal(lambda: tp.no_grad(step))
     assert error.code == "TP3301"
     assert "do not await" in error.__notes__[0]
+
+
+def test_a_keyword_is_near_another_by_what_they_share():
+    """One letter for another letter is no near match; half a surrogate pair is shown as its escape."""
+    for keyword, says in (
+        ("AXIS", "'AXIS'; did you mean 'axis'?"),
+        ("axs", "'axs'; did you mean 'axis'?"),
+        ("X", "'X'; did you mean 'x'?"),
+        ("q", "'q'"),
+        (chr(0xD800), r"'\ud800'"),
+    ):
+        e = refusal(lambda keyword=keyword: tp.sum(tp.ones((2,)), **{keyword: 0}))
+        assert str(e) == f"[TP1006] tp::sum: unknown keyword argument {says}"
+
+
+def test_a_shape_that_does_not_stretch_says_why():
+    x = tp.ones((2, 3))
+    for call, why in (
+        (lambda: tp.broadcast_to(x, (2,)), "[2, 3] to [2]: it has 2 dimensions, which do not become 1"),
+        (lambda: x.expand(-1, 2, 3), "[2, 3] to [-1, 2, 3]: axis 0 is a new one, whose size -1 does not say"),
+        (lambda: x.expand(4, 3), "[2, 3] to [4, 3]: axis 0 is 2, wanted 4"),
+    ):
+        e = refusal(call)
+        assert isinstance(e, errors.ShapeError)
+        assert str(e).endswith(why)

@@ -106,10 +106,14 @@ impl Params {
         self.all.iter().position(|p| &*p.name == name)
     }
 
-    /// The argument name closest to a misspelt keyword.
+    /// The argument name closest to a misspelt keyword: it has some letter of it, or differs in case alone.
     pub fn closest(&self, name: &str) -> Option<&str> {
+        if let Some(p) = self.all.iter().find(|p| p.name.eq_ignore_ascii_case(name)) {
+            return Some(&p.name);
+        }
         let best = self.all.iter().map(|p| (edit_distance(name, &p.name), &*p.name)).min()?;
-        (best.0 <= 1 + name.len() / 3).then_some(best.1)
+        let in_common = best.0 < name.chars().count().max(best.1.len());
+        (in_common && best.0 <= 1 + name.len() / 3).then_some(best.1)
     }
 
     /// Completes positional arguments from Rust with the defaults.
@@ -288,6 +292,10 @@ mod tests {
         assert!(matches!(p.all[5].default, Some(Value::Device(d)) if d == Device::CPU));
         assert_eq!(p.closest("ouT"), Some("out"));
         assert_eq!(p.closest("zzzzzz"), None);
+        assert_eq!(
+            (p.closest("D"), p.closest("K"), p.closest("q"), p.closest("")),
+            (Some("d"), Some("k"), None, None)
+        );
         assert!(!p.all_tensors);
     }
 }

@@ -140,7 +140,7 @@ unsafe fn file_of(code: *mut ffi::PyObject) -> Option<Arc<str>> {
             ffi::Py_DECREF(code);
             return None;
         }
-        let text = x::str_of(name).unwrap_or("?");
+        let text = x::shown(name);
         let own = text.contains("/tensorplay/") && !text.contains("/tests/") || text.starts_with("<frozen ");
         let file: Option<Arc<str>> = if own { None } else { Some(text.into()) };
         ffi::Py_DECREF(name);

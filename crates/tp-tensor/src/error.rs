@@ -11,6 +11,17 @@ fn one(raw: i64) -> String {
     shown(&[raw]).remove(0)
 }
 
+/// Why one shape does not stretch to another.
+fn unequal(from: &Dims, to: &Dims, axis: usize, at_from: i64, at_to: i64) -> String {
+    match (from.len(), to.len()) {
+        (from, to) if from > to => format!("it has {from} dimensions, which do not become {to}"),
+        (from, to) if axis < to - from && at_to == -1 => {
+            format!("axis {axis} is a new one, whose size -1 does not say")
+        }
+        _ => format!("axis {axis} is {}, wanted {}", Dim::from_raw(at_from), one(at_to)),
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum TensorError {
     #[error("sizes must not be negative, got {}", listed(.0))]
@@ -31,8 +42,8 @@ pub enum TensorError {
     )]
     Broadcast { a: Dims, b: Dims, axis: usize, at_a: i64, at_b: i64 },
     #[error(
-        "cannot expand shape {:?} to {}: axis {axis} is {}, wanted {}",
-        Dim::slice(.from), listed(.to), Dim::from_raw(*.at_from), one(*.at_to)
+        "cannot expand shape {:?} to {}: {}",
+        Dim::slice(.from), listed(.to), unequal(.from, .to, *.axis, *.at_from, *.at_to)
     )]
     Expand { from: Dims, to: Dims, axis: usize, at_from: i64, at_to: i64 },
     #[error(

@@ -13,6 +13,7 @@ from typing import Any
 
 from tensorplay import _native
 from tensorplay import graph as graphs
+from tensorplay._places import inwards
 from tensorplay._record import record_of
 from tensorplay._verify.arrays import Snapshot, is_tensor
 from tensorplay._verify.launch import python_calls
@@ -27,12 +28,10 @@ def kernel_codes(subject: Subject) -> set[CodeType]:
     """Code objects of the op's Python kernels, behind wrappers."""
     codes: set[CodeType] = set()
     for kernel in subject.kernels:
-        function = kernel.function
-        while function is not None:
+        for function in inwards(kernel.function):
             code = getattr(function, "__code__", None)
             if isinstance(code, CodeType):
                 codes.add(code)
-            function = getattr(function, "__wrapped__", None) or getattr(function, "func", None)
     return codes
 
 

@@ -193,8 +193,8 @@ pub unsafe fn place(op: &str, info: &CalleeInfo, given: Given, slots: &mut Objec
         // SAFETY: live objects.
         let Some(i) = (unsafe { slot_of(info, name) }) else {
             // SAFETY: a live `str`.
-            let text = unsafe { x::str_of(name) }.unwrap_or("?");
-            return Err(refusals::unknown_keyword(op, info, text));
+            let text = unsafe { x::shown(name) };
+            return Err(refusals::unknown_keyword(op, info, &text));
         };
         if !slots[i].is_null() {
             return Err(Error::argument(

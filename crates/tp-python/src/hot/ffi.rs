@@ -88,6 +88,29 @@ pub unsafe fn str_of<'a>(op: Obj) -> Option<&'a str> {
     }
 }
 
+/// A `str` for messages: what is no character in it stands there as an escape.
+///
+/// # Safety
+/// `op` is a live `str` and the interpreter lock is held.
+#[cold]
+pub unsafe fn shown(op: Obj) -> String {
+    // SAFETY: the caller's promise; the bytes are an owned reference, and UTF-8 by their making.
+    unsafe {
+        if let Some(text) = str_of(op) {
+            return text.to_string();
+        }
+        let bytes = ffi::PyUnicode_AsEncodedString(op, c"utf-8".as_ptr(), c"backslashreplace".as_ptr());
+        if bytes.is_null() {
+            ffi::PyErr_Clear();
+            return "?".to_string();
+        }
+        let (start, len) = (ffi::PyBytes_AsString(bytes).cast(), ffi::PyBytes_Size(bytes) as usize);
+        let text = String::from_utf8_lossy(std::slice::from_raw_parts(start, len)).into_owned();
+        ffi::Py_DECREF(bytes);
+        text
+    }
+}
+
 /// The short name of an object's type, for messages.
 ///
 /// # Safety
@@ -103,7 +126,7 @@ pub unsafe fn type_name(op: Obj) -> String {
             ffi::PyErr_Clear();
             return "object".to_string();
         }
-        let text = str_of(name).unwrap_or("object").to_string();
+        let text = shown(name);
         ffi::Py_DECREF(name);
         text
     }
