@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -193,3 +195,56 @@ def test_one_tensor_for_a_list_says_how(ns: str) -> None:
     with pytest.raises(ArgumentError) as e:
         op(tp.ones([1]))
     assert "pass a list: [x]" in e.value.__notes__
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        np.complex64(1 + 2j),
+        np.complex128(1 + 2j),
+        np.clongdouble(1),
+        type("Wave", (complex,), {"__float__": lambda self: 1.0})(1 + 2j),
+        np.array(1 + 2j),
+        np.timedelta64(3),
+        np.array(3, dtype=object),
+    ],
+    ids=lambda n: type(n).__name__,
+)
+def test_what_a_float_does_not_say_is_no_number(ns: str, number: object) -> None:
+    """3.8: NumPy's complex numbers convert to float by losing a part, and its times by losing their unit."""
+    op = library.custom_op(
+        f"{ns}::f", lambda x, k, n: x * 1, mutates_args=(), schema="(Tensor x, float k, Scalar n=1) -> Tensor"
+    )
+    x = tp.tensor([1.0, 2.0])
+    calls = (
+        lambda: op(x, number),
+        lambda: op(x, 1.0, number),
+        lambda: tp.add(x, number),
+        lambda: x * number,
+        lambda: x.fill_(number),
+        lambda: tp.full((1,), number),
+        lambda: tp.tensor([number]),
+        lambda: tp.clamp(x, number),
+        lambda: x.__setitem__(0, number),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for call in calls:
+            with pytest.raises(TypeError):
+                call()
+    assert x.tolist() == [1.0, 2.0]
+
+
+def test_numbers_of_numpy_are_numbers(ns: str) -> None:
+    """3.8."""
+    got = []
+    op = library.custom_op(
+        f"{ns}::f",
+        lambda x, k: got.append(k) or x * 1,
+        mutates_args=(),
+        schema="(Tensor x, float k) -> Tensor",
+    )
+    for number in (np.float16(2), np.float32(2), np.longdouble(2), np.int8(2), np.uint64(2), np.array(2)):
+        op(tp.ones([1]), number)
+    op(tp.ones([1]), np.True_)
+    assert got == [2.0] * 6 + [1.0]

@@ -120,7 +120,11 @@ unsafe fn number_slow(obj: Obj) -> Result<Option<Scalar>> {
         if ffi::PyIndex_Check(obj) != 0 {
             return index(obj).map(|v| v.map(Scalar::Int));
         }
-        if x::type_name(obj).starts_with("bool") {
+        let name = x::type_name(obj);
+        if !is_real(obj, &name) {
+            return Ok(None);
+        }
+        if name.starts_with("bool") {
             let truth = ffi::PyObject_IsTrue(obj);
             return if truth < 0 { unfit() } else { Ok(Some(Scalar::Bool(truth == 1))) };
         }
@@ -134,6 +138,14 @@ unsafe fn number_slow(obj: Obj) -> Result<Option<Scalar>> {
         }
         Ok(None)
     }
+}
+
+/// Whether a float says all of what converts to one. A complex number would lose a part, and a time its unit.
+unsafe fn is_real(obj: Obj, name: &str) -> bool {
+    const OTHERS: [&str; 3] = ["complex", "clongdouble", "timedelta"];
+    // SAFETY: a live object.
+    let is_complex = unsafe { ffi::PyComplex_Check(obj) != 0 };
+    !is_complex && !OTHERS.iter().any(|other| name.starts_with(other))
 }
 
 unsafe fn is_sized(obj: Obj) -> Result<bool> {
