@@ -50,6 +50,9 @@ class Library:
         if kind != "IMPL":
             _definitions.check_namespace(ns)
         _arguments.string("Library", "ns", ns, "the name of a namespace")
+        # Checked before the namespace is taken; `impl` says what to do instead of a kernel for gradients.
+        if not (isinstance(dispatch_key, str) and dispatch_key.startswith("Autograd")):
+            kernel_slot(dispatch_key)
         self.ns, self.kind, self.dispatch_key = ns, kind, dispatch_key
         self._place = caller()
         self._undo: list[Callable[[], None]] = []
@@ -193,7 +196,7 @@ class Library:
         else:
             _arguments.string("Library.impl", "name", name, "an op or its name")
             target = self._qualified(name).removesuffix(".default")
-        if key.startswith("Autograd"):
+        if isinstance(key, str) and key.startswith("Autograd"):
             raise RegistrationError(
                 f"{target}: gradients are given by register_autograd, not by a kernel for {key!r}",
                 code="TP1334",

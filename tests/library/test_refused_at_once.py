@@ -162,3 +162,30 @@ def test_a_kernel_that_has_nothing_to_fill_is_refused(ns: str, schema: str, what
         op.register_kernel("cpu", lambda x, out: None, out=True)
     assert (e.value.code, e.value.op) == ("TP1339", f"{ns}::f")
     assert not op.kernels
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "code"),
+    [
+        ("nope", SchemaError, "TP1312"),
+        ("cpu:0", SchemaError, "TP1312"),
+        (5, ArgumentError, "TP1002"),
+        (["CPU"], ArgumentError, "TP1002"),
+        (chr(0xD800), ArgumentError, "TP1002"),
+    ],
+    ids=ascii,
+)
+def test_the_device_of_a_library_is_checked_where_it_is_named(ns: str, key: object, error, code: str) -> None:
+    """4.1: by the library, before it takes the namespace, and by `impl`, with a code of ours."""
+    with pytest.raises(error) as e:
+        library.Library(ns, "DEF", key)
+    assert e.value.code == code
+    lib = library.Library(ns, "DEF")
+    lib.define("f(Tensor x) -> Tensor")
+    with pytest.raises(error) as e:
+        lib.impl("f", lambda x: x.clone(), key)
+    assert e.value.code == code
+    lib.impl("f", lambda x: x * 2, "CPU")
+    assert lib.define("g(Tensor x) -> Tensor") is not None
+    for device in ("", "CPU", "cuda", tp.device("cpu"), "CompositeExplicitAutograd"):
+        assert library.Library(ns, "IMPL", device).alive
