@@ -12,7 +12,7 @@ from tensorplay import _arguments, _native
 from tensorplay._native import CustomOpDef, Entries, Scope
 from tensorplay._places import stack_level
 from tensorplay._record import full_name, slots
-from tensorplay.errors import RegistrationError
+from tensorplay.errors import RegistrationError, SchemaError
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
@@ -74,9 +74,19 @@ class KernelSwitch:
 def set_kernel_enabled(
     op: str | CustomOpDef, device_type: str | Iterable[str] | None, enabled: bool = True
 ) -> KernelSwitch:
-    """A context in which this thread does (not) use the kernels of a device type; the default kernel answers instead."""
+    """A context in which this thread does (not) use the kernels of a device type; the default kernel answers instead.
+
+    Raises
+    ------
+    SchemaError
+        For what is no device type (TP1312): the default kernel itself cannot be switched off.
+    """
     on = _arguments.boolean("set_kernel_enabled", "enabled", enabled)
-    return KernelSwitch(full_name(op), slots(device_type), on)
+    found = slots(device_type)
+    if not on and "default" in found:
+        message = "the default kernel answers where others are disabled, and cannot be disabled itself: name a device type"
+        raise SchemaError(message, code="TP1312", op=full_name(op))
+    return KernelSwitch(full_name(op), found, on)
 
 
 class Preference(Scope):

@@ -9,7 +9,7 @@ import pytest
 
 import tensorplay as tp
 from tensorplay import Tensor, library
-from tensorplay.errors import ArgumentError, CaptureError, RegistrationError
+from tensorplay.errors import ArgumentError, CaptureError, RegistrationError, SchemaError
 
 
 def executors(events, op: str) -> list[str]:
@@ -310,6 +310,17 @@ def test_l22_set_kernel_enabled(ns: str) -> None:
     with pytest.raises(ZeroDivisionError), f.set_kernel_enabled("cpu", enabled=False):
         1 / 0
     assert f(x).item() == 10.0
+
+
+def test_the_default_kernel_cannot_be_switched_off(ns: str) -> None:
+    """L22: it is what answers where others are off, so that switching it off would do nothing."""
+    f = library.custom_op(f"{ns}::f", lambda x: x * 1, mutates_args=())
+    f.register_kernel("cpu", lambda x: x * 10)
+    for device in (None, "default", ["cpu", "default"]):
+        with pytest.raises(SchemaError, match="cannot be disabled itself") as raised:
+            f.set_kernel_enabled(device, enabled=False)
+        assert (raised.value.code, raised.value.op) == ("TP1312", f"{ns}::f")
+    assert f(tp.ones([1])).item() == 10.0
 
 
 def test_l23_get_kernel(ns: str) -> None:
