@@ -88,6 +88,7 @@ def test_unknown_elements_are_refused_by_name(name: str) -> None:
     with pytest.raises(DTypeError, match=re.escape(a.dtype.name)) as caught:
         tp.from_numpy(a)
     assert caught.value.code == "TP1230"
+    assert ("other order" in str(caught.value)) == name.startswith(">")
 
 
 @pytest.mark.parametrize("make", [tp.tensor, tp.asarray, tp.from_numpy])

@@ -67,6 +67,13 @@ def test_several_overloads_are_listed() -> None:
             InvalidValueError, match=r"name one of tp::mul, tp::mul\.Scalar, tp::mul\.ScalarLeft"
         ):
             opcheck(target, (leaf(), leaf()))
+    lib = library.Library("opcheck_named", "DEF")
+    for overload in ("f.a(Tensor x) -> Tensor", "f.b(Tensor x, int k) -> Tensor"):
+        lib.define(overload)
+    with pytest.raises(
+        InvalidValueError, match=r"opcheck_named::f has several: name one of opcheck_named::f\.a"
+    ):
+        opcheck(tp.ops.opcheck_named.f, (leaf(),))
     assert set(opcheck("tp::mul.Scalar", (leaf(), 2.0)).values()) == {"SUCCESS"}
 
 

@@ -186,6 +186,7 @@ class Library:
         fake rule) or "CompositeExplicitAutograd" (the default slot).
         """
         require_library("Library.impl", self)
+        _arguments.boolean("Library.impl", "allow_override", allow_override)
         key = device_type or kwargs.pop("dispatch_key", dispatch_key) or self.dispatch_key
         if kwargs:
             raise TypeError(f"impl() got an unexpected keyword argument {next(iter(kwargs))!r}")

@@ -369,9 +369,17 @@ def register_vmap(op: Op, fn: Any = _MISSING, /, *, lib: Lifetime | None = None)
     require_library("register_vmap", lib)
     if fn is _MISSING:
         return lambda f: register_vmap(op, f, lib=lib)
+    target = full_name(op)
     if fn is not None:
         _require_callable(fn, "a batching rule")
-    record = writable_record(full_name(op))
+        schema = schema_of(target)
+        given: tuple[list[str], list[str]] = ([], [])
+        for a in schema.arguments:
+            given[a["kwarg_only"]].append(a["name"])
+        check_binds(
+            fn, schema, "the batching rule", "info", "in_dims", *given[False], keywords=tuple(given[True])
+        )
+    record = writable_record(target)
     before, record.vmap = record.vmap, fn
     if lib is not None:
         lib.adopt(lambda: setattr(record, "vmap", before))

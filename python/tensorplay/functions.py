@@ -7,7 +7,7 @@ other libraries (the extension) and what an op does (its docstring, made from it
 
 from __future__ import annotations
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay.errors import ArgumentError
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
@@ -239,6 +239,8 @@ clip = clamp
 
 def astype(x: Tensor, dtype: dtype, /, *, copy: bool = True) -> Tensor:
     """The elements as another dtype; with `copy=False` the tensor itself where it has that dtype already."""
+    if copy is not True:
+        _arguments.boolean("astype", "copy", copy)
     return x if not copy and getattr(x, "dtype", None) is dtype else _astype(x, dtype)
 
 

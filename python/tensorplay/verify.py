@@ -322,7 +322,7 @@ def _one_op(op: Any) -> Any:
     if len(found) > 1:
         names = ", ".join(str(subject.full) for subject in found)
         raise InvalidValueError(
-            f"opcheck checks one overload, {found[0].name} has several: name one of {names}", code="TP3906"
+            f"opcheck checks one overload, {target} has several: name one of {names}", code="TP3906"
         )
     return op
 

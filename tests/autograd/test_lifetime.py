@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 
 import tensorplay as tp
+from leaves import leaf
 from tensorplay import Tensor, _native, library
 from tensorplay.autograd import Function
 from tensorplay.errors import AutogradError
-
-
-def leaf(*values: float) -> Tensor:
-    return tp.tensor(list(values), requires_grad=True)
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +42,53 @@ def test_an_output_kept_on_ctx_is_collected(ns: str) -> None:
         f(x)
     gc.collect()
     assert _native.live_nodes() == before
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [lambda y: y[:1], lambda y: y[:1][:1], lambda y: y.reshape((1, 1)), lambda y: {"views": [y[None]]}],
+    ids=["view", "view of a view", "reshape", "container"],
+)
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_view_of_an_output_kept_on_ctx_goes(ns: str, kept: Callable[[Tensor], Any], saved: bool) -> None:
+    """G8: a view owns its base, whose history owns ctx: the collector does not see such a cycle, so there is none."""
+
+    def setup(ctx, inputs, output):
+        view = kept(output)
+        if saved and isinstance(view, Tensor):
+            ctx.save_for_backward(view)
+        else:
+            ctx.y = view
+
+    f, x = doubled(ns, setup), leaf(1.0)
+    before = _native.live_nodes()
+    for _ in range(100):
+        f(x)
+    gc.collect()
+    assert _native.live_nodes() == before
+
+
+def test_views_of_a_list_of_outputs_kept_on_ctx_go(ns: str) -> None:
+    """G8: every output counts, and a view made of one after the call is a view of it again."""
+    contexts = []
+
+    def setup(ctx, inputs, output):
+        ctx.y = output[1][:1]
+        contexts.append(weakref.ref(ctx))
+
+    f = library.custom_op(
+        f"{ns}::f", lambda x: [x * 2, x * 3], mutates_args=(), schema="(Tensor x) -> Tensor[]"
+    )
+    f.register_autograd(lambda ctx, g: g[0] * 2 + g[1] * 3, setup_context=setup)
+    x = leaf(1.0, 2.0)
+    for _ in range(10):
+        y = f(x)[1]
+    y[:1].mul_(10.0)
+    y.sum().backward()
+    assert x.grad.tolist() == [30.0, 3.0]
+    del y
+    gc.collect()
+    assert [c for c in contexts if c() is not None] == []
 
 
 def test_a_saved_output_goes_at_once_without_the_collector(ns: str) -> None:

@@ -84,3 +84,52 @@ def test_what_needs_no_data_is_not_refused() -> None:
 def test_a_tensor_on_meta_has_no_data_and_that_is_no_matter_of_capture() -> None:
     with pytest.raises(BufferError, match="a tensor on 'meta' is without data, and cannot be exported"):
         memoryview(tp.ones((3,)).to("meta"))
+
+
+# Reads of one element or of a shape that READS has for another sample.
+LATER = {name: case for name, case in READS.items() if name not in ("text", "pickle", "move")}
+
+
+@pytest.mark.parametrize("name", sorted(LATER))
+def test_a_read_of_a_tensor_that_was_kept_after_its_capture_says_so(name: str) -> None:
+    """C1: not "during capture", for there is none any more."""
+    kept: list[Any] = []
+
+    @tp.compile
+    def program(x: Any) -> Any:
+        kept.append(x * 2.0)
+        kept.append(tp.argmax(x))
+        return x + 1.0
+
+    program(tp.ones((3,)))
+    read, _, by, _ = LATER[name]
+    fake, place = kept
+
+    class Whole:
+        """The kept tensor, and as its sum the one that has one element."""
+
+        def sum(self) -> Any:
+            return place
+
+    uses_sum = "sum" in read.__code__.co_names
+    if name == "index":
+        with pytest.raises(CaptureError) as caught:
+            [1, 2][place]
+    else:
+        with pytest.raises(CaptureError) as caught:
+            read(Whole() if uses_sum else fake)
+    assert caught.value.code == "TP4012"
+    assert f"was read outside of the capture that made it, by {by}" in str(caught.value)
+    assert "return them" in caught.value.__notes__[0]
+
+
+def test_a_fake_rule_that_reads_is_told_of_a_capture() -> None:
+    """5.1: a rule runs inside of one, and on tensors of 'meta' there is none."""
+    op = tp.library.custom_op("refused_reads::rule", lambda x: x * 1.0, mutates_args=())
+    op.register_fake(lambda x: tp.empty((int(x.sum().item()),)), allow_override=True)
+    with pytest.raises(CaptureError, match="read during capture") as caught:
+        tp.graph.capture(op, tp.ones((3,)))
+    assert caught.value.code == "TP4003"
+    with tp.library.debug_checks(), pytest.raises(CaptureError) as caught:
+        op(tp.ones((3,)))
+    assert caught.value.code == "TP4003"

@@ -57,6 +57,51 @@ def test_a_setup_function_gets_keyword_only_inputs_where_there_are_some(ns: str)
 
 
 @pytest.mark.parametrize(
+    ("rule", "missing"),
+    [
+        (lambda: None, "too many positional arguments"),
+        (lambda info, in_dims, x: None, "too many positional arguments"),
+        (lambda info, in_dims, x, k, more: None, "more"),
+        (lambda info, in_dims, x, k: None, "s"),
+    ],
+)
+def test_a_batching_rule_that_cannot_be_called_is_refused_at_registration(
+    ns: str, rule: Callable[..., Any], missing: str
+) -> None:
+    """8.1: as a fake rule or a backward is; what was registered before stays."""
+    schema = "(Tensor x, int k=2, *, float s=1.) -> Tensor"
+    op = library.custom_op(f"{ns}::f", lambda x, k=2, *, s=1.0: x * k * s, mutates_args=(), schema=schema)
+    with pytest.raises(SchemaError, match="the batching rule '<lambda>' does not fit") as caught:
+        op.register_vmap(rule)
+    assert caught.value.code == "TP1315"
+    assert missing in str(caught.value)
+    assert caught.value.__notes__ == ["it is called with (info, in_dims, x, k, s=...)"]
+    assert op.register_vmap(lambda info, in_dims, x, k, *, s: (x * k * s, in_dims[0])) is not None
+    assert op.register_vmap(lambda *args, **options: (args[2], 0)) is not None
+
+
+@pytest.mark.parametrize("wrong", ["no", 1, None])
+def test_an_option_is_true_or_false(ns: str, wrong: Any) -> None:
+    """B1: `copy="no"` is no yes."""
+    x = tp.ones((2,)).requires_grad_()
+    with pytest.raises(ArgumentError, match="argument 'copy' must be True or False") as caught:
+        x.astype(tp.float32, copy=wrong)
+    assert caught.value.code == "TP1002"
+    lib = library.Library(ns, "FRAGMENT")
+    lib.define("g(Tensor x) -> Tensor")
+    with pytest.raises(ArgumentError, match="argument 'allow_override' must be True or False"):
+        lib.impl("g", lambda x: x * 1.0, "cpu", allow_override=wrong)
+    op = op_of(ns)
+    op.register_autograd(
+        lambda ctx, grad: grad,
+        setup_context=lambda ctx, inputs, output: ctx.set_materialize_grads(wrong),
+    )
+    with pytest.raises(ArgumentError, match="set_materialize_grads: argument 'value' must be True or False"):
+        op(x)
+    assert x.astype(tp.float32, copy=False) is x
+
+
+@pytest.mark.parametrize(
     ("make", "name"),
     [
         (tp.compile, "compile"),

@@ -300,9 +300,12 @@ pub const OWN_OP: &str =
 pub const RESULT: &str = "return the tensor from the captured function, and do this with the result";
 
 /// A read of data that a tensor met during capture does not have: what was read and by which call, the user's line, and
-/// what to do instead.
+/// what to do instead. A tensor that was kept after its capture says so.
 #[cold]
 pub fn unread(code: &'static str, what: &str, by: &str, instead: &str) -> Error {
+    if let Some(e) = tp_graph::capture::read_outside(by) {
+        return e;
+    }
     let mut e = Error::capture(code, format!("{what} read during capture, by {by}"));
     if let Some(at) = tp_dispatch::host::location() {
         e = e.note(format!("read at {at}"));

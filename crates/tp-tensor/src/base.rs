@@ -34,12 +34,26 @@ impl Tensor {
     /// it shares no memory with it, is no header of its own, or is linked already.
     pub fn link(&self, of: &Tensor) {
         let root = of.base().unwrap_or(of);
-        if self.flag(flag::EMBEDDED | flag::LINKED) || self.same(root) || !self.shares_storage(root) {
+        if self.flag(flag::EMBEDDED | flag::LINKED)
+            || root.flag(flag::ALONE)
+            || self.same(root)
+            || !self.shares_storage(root)
+        {
             return;
         }
         // SAFETY: not embedded, so the block has room for it; nobody else reads it yet.
         unsafe { (*self.0.as_ptr().cast::<ViewHeader>()).base = MaybeUninit::new(root.clone()) };
         self.head().flags.fetch_or(flag::LINKED, Ordering::Release);
+    }
+
+    /// While `on`, views made of this tensor only share its memory. For a tensor whose history is about to be made and
+    /// will own what is done with it until then: a view that owned it as well would close a cycle that nobody sees.
+    pub fn set_alone(&self, on: bool) {
+        if on {
+            self.head().flags.fetch_or(flag::ALONE, Ordering::AcqRel);
+        } else {
+            self.head().flags.fetch_and(!flag::ALONE, Ordering::AcqRel);
+        }
     }
 
     /// Makes this fresh tensor, which nobody else sees yet, a root of its own.

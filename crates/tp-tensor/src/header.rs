@@ -38,6 +38,8 @@ pub(crate) mod flag {
     pub const LINKED: u16 = 1 << 5;
     /// That reference is one to the base's Python object.
     pub const HANDED: u16 = 1 << 6;
+    /// Views that are made of it now do not get to own it.
+    pub const ALONE: u16 = 1 << 7;
 }
 
 pub(crate) const INLINE_DIMS: usize = 4;

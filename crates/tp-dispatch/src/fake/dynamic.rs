@@ -33,6 +33,11 @@ pub fn context() -> Result<FakeContext> {
     })
 }
 
+/// Whether a fake rule runs on this thread.
+pub fn is_running() -> bool {
+    RUNNING.with(|r| !r.borrow().is_empty())
+}
+
 impl FakeContext {
     pub fn op(self) -> OpHandle {
         self.op

@@ -175,7 +175,18 @@ fn record(recorder: &RefCell<Recorder>, call: &Call<'_>, rets: &mut Rets) -> Res
 
 #[cold]
 fn escaped(op: &str) -> Error {
-    Error::capture("TP4012", "a tensor without data was used outside of the capture that made it")
-        .with_op(op)
+    outside("a tensor without data was used outside of the capture that made it").with_op(op)
+}
+
+/// The error of a read by `by` where this thread captures nothing and runs no fake rule: the tensor was kept.
+#[cold]
+pub fn read_outside(by: &str) -> Option<Error> {
+    let inside = SCOPES.with(|s| !s.borrow().is_empty()) || fake::dynamic::is_running();
+    let message = || format!("a tensor without data was read outside of the capture that made it, by {by}");
+    (!inside).then(|| located(outside(message())))
+}
+
+fn outside(message: impl Into<String>) -> Error {
+    Error::capture("TP4012", message)
         .note("do not keep tensors in globals or attributes while a function is being captured; return them")
 }

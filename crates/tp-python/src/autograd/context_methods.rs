@@ -3,7 +3,7 @@
 use super::context::{self, Needs, tensor, with};
 use crate::error;
 use crate::hot::ffi::Obj;
-use crate::hot::{ret, shell};
+use crate::hot::{convert, ret, shell};
 use pyo3::ffi;
 use std::ffi::CStr;
 use std::os::raw::c_void;
@@ -102,11 +102,8 @@ unsafe extern "C" fn mark_dirty(op: Obj, args: *mut Obj, nargs: isize) -> Obj {
 unsafe extern "C" fn set_materialize_grads(op: Obj, value: Obj) -> Obj {
     // SAFETY: as above.
     ret::guard(|| unsafe {
-        let on = ffi::PyObject_IsTrue(value);
-        if on < 0 {
-            return Err(error::fetch());
-        }
-        with(op, |s| s.no_materialize = on == 0);
+        let on = convert::option(value, "set_materialize_grads", "value")?;
+        with(op, |s| s.no_materialize = !on);
         Ok(none())
     })
 }

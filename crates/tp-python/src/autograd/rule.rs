@@ -149,7 +149,12 @@ impl PyRule {
         // SAFETY: a live callable.
         let setup = unsafe { Bound::from_borrowed_ptr(py, self.setup) };
         x::require_stack()?;
-        setup.call((), Some(&kwargs))
+        // A view of an output that ctx keeps would own the output, whose history will own ctx.
+        let alone = |on| rets.iter().for_each(|v| v.for_each_tensor(|t| t.set_alone(on)));
+        alone(true);
+        let result = setup.call((), Some(&kwargs));
+        alone(false);
+        result
     }
 
     /// One bool per positional input; for a list one of its own length.

@@ -248,6 +248,21 @@ pub unsafe fn strict_boolean(obj: Obj) -> Result<Option<bool>> {
     })
 }
 
+/// An option of `owner` that is True or False.
+///
+/// # Safety
+/// Live object, lock held.
+pub unsafe fn option(obj: Obj, owner: &str, name: &str) -> Result<bool> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        strict_boolean(obj)?.ok_or_else(|| {
+            let got = x::type_name(obj);
+            let message = format!("{owner}: argument '{name}' must be True or False, got {got}");
+            Error::argument("TP1002", message)
+        })
+    }
+}
+
 /// As `strict_boolean`, and an integer counts as whether it is zero.
 ///
 /// # Safety

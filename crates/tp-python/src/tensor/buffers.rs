@@ -86,7 +86,14 @@ fn borrow_view(
         return Err(Error::value("TP1155", "a buffer with suboffsets cannot be shared: copy it first"))
             .py(py);
     }
-    let name = || dtype_name(obj).unwrap_or_else(|| format!("format '{format}'"));
+    let name = || match dtype_name(obj) {
+        // NumPy's names do not tell byte orders apart.
+        Some(name) if format.starts_with(FOREIGN_ORDER) => {
+            format!("{name} with its bytes in the other order")
+        }
+        Some(name) => name,
+        None => format!("format '{format}'"),
+    };
     let dtype = dtype_of(&format, b.itemsize).ok_or_else(|| unsupported(&name())).py(py)?;
     // NumPy lends a date, a duration or a record as its bytes.
     if dtype == DType::U8 && dtype_name(obj).is_some_and(|name| name != "uint8") {
@@ -110,6 +117,9 @@ fn borrow_view(
     let dtype = reading_as.unwrap_or(dtype);
     unsafe { borrow_memory(data, sizes, steps, dtype, Device::CPU, owner, read_only) }.py(py)
 }
+
+/// What a struct-module code of the other byte order starts with.
+const FOREIGN_ORDER: &[char] = if cfg!(target_endian = "little") { &['>', '!'] } else { &['<'] };
 
 /// The dtype of a struct-module code in native byte order.
 fn dtype_of(format: &str, itemsize: isize) -> Option<DType> {

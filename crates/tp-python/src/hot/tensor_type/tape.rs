@@ -134,24 +134,13 @@ unsafe extern "C" fn backward(op: Obj, args: *const Obj, nargs: isize, kwnames: 
         let retain = if given[1].is_null() || given[1] == ffi::Py_None() {
             None
         } else {
-            Some(option(given[1], "retain_graph")?)
+            Some(convert::option(given[1], "backward", "retain_graph")?)
         };
-        let create = !given[2].is_null() && option(given[2], "create_graph")?;
+        let create = !given[2].is_null() && convert::option(given[2], "backward", "create_graph")?;
         let inputs = if given[3].is_null() { Vec::new() } else { tensors(given[3], "inputs")? };
         autograd::backward_one(this(op), gradient, retain, create, &inputs)?;
         Ok(new_ref(ffi::Py_None()))
     })
-}
-
-unsafe fn option(obj: Obj, name: &str) -> Result<bool> {
-    // SAFETY: a live object.
-    unsafe {
-        convert::strict_boolean(obj)?.ok_or_else(|| {
-            let got = x::type_name(obj);
-            let message = format!("backward: argument '{name}' must be True or False, got {got}");
-            Error::argument("TP1002", message)
-        })
-    }
 }
 
 unsafe fn flag(obj: Obj) -> Result<bool> {
