@@ -11,8 +11,8 @@ import tensorplay as tp
 from tensorplay import library
 from tensorplay.library import opcheck
 from tensorplay.testing import make_tensor
-from tensorplay.verify import VerifyReport, verify
-from verifying import failed
+from tensorplay.verify import verify
+from verifying import failed, verdicts
 
 Tensor = tp.Tensor
 SOME = "gradient for some inputs alone"
@@ -40,10 +40,6 @@ def save_items(ctx: Any, inputs: Any, output: Any) -> None:
 
 def bare(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.set_materialize_grads(False)
-
-
-def verdicts(report: VerifyReport, name: str) -> set[str]:
-    return {check.verdict for check in report.values if check.name == name}
 
 
 def product(ctx: Any, g: Tensor) -> Any:

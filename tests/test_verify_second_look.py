@@ -9,7 +9,7 @@ from tensorplay import library
 from tensorplay.autograd import once_differentiable
 from tensorplay.testing import make_tensor
 from tensorplay.verify import opcheck, verify
-from verifying import define, failed, good
+from verifying import define, failed, good, verdicts
 
 Tensor = tp.Tensor
 SECOND = "second gradient against differences"
@@ -19,10 +19,6 @@ def cube(name: str, rule: Any) -> Any:
     op = define(name, lambda x: tp.mul(tp.mul(x, x), x))
     op.register_autograd(rule, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]))
     return op
-
-
-def verdicts(report: Any, name: str) -> set[str]:
-    return {check.verdict for check in report.values if check.name == name}
 
 
 def test_a_wrong_second_derivative_is_found() -> None:

@@ -20,6 +20,11 @@ def failed(report: VerifyReport, name: str) -> str:
     return found[0].detail
 
 
+def verdicts(report: VerifyReport, name: str) -> set[str]:
+    """What the checks of that name among VALUES say."""
+    return {check.verdict for check in report.values if check.name == name}
+
+
 def define(name: str, body: Callable[..., Any], **options: Any) -> Any:
     """An op with a fake rule for outputs like its first argument."""
     options.setdefault("mutates_args", ())

@@ -12,13 +12,10 @@ from typing import Any
 import pytest
 
 import tensorplay as tp
+from leaves import leaf
 from tensorplay import _native
 from tensorplay.autograd import Function
 from tensorplay.errors import AutogradError, CaptureError, ContractError, InvalidValueError
-
-
-def leaf(*values: float) -> tp.Tensor:
-    return tp.tensor(list(values), requires_grad=True)
 
 
 class Twice(Function):

@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 
 import tensorplay as tp
+from leaves import leaf
 from tensorplay import autograd
 from tensorplay.errors import ArgumentError, AutogradError
-
-
-def leaf(*values: float):
-    return tp.tensor(list(values), requires_grad=True)
 
 
 def test_context_managers_nest_and_restore() -> None:

@@ -7,13 +7,10 @@ import threading
 import pytest
 
 import tensorplay as tp
+from leaves import leaf
 from tensorplay import Tensor
 from tensorplay.autograd import checkpoint, detect_anomaly, set_detect_anomaly
 from tensorplay.errors import AutogradError
-
-
-def leaf(*values: float) -> Tensor:
-    return tp.tensor(list(values), requires_grad=True)
 
 
 @pytest.mark.thread_unsafe(reason="compares the sequence of the process with itself")

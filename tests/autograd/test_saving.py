@@ -9,6 +9,8 @@ import weakref
 import pytest
 
 import tensorplay as tp
+from leaves import leaf
+from messages import notes
 from tensorplay import Tensor, library
 from tensorplay.autograd import (
     Function,
@@ -19,10 +21,6 @@ from tensorplay.autograd import (
     set_detect_anomaly,
 )
 from tensorplay.errors import ArgumentError, AutogradError, ContractError, SchemaError
-
-
-def leaf(*values: float) -> Tensor:
-    return tp.tensor(list(values), requires_grad=True)
 
 
 def test_saved_tensors_are_kept_by_hooks(ns: str) -> None:
@@ -174,10 +172,6 @@ def test_a_backward_of_one_order_refuses_the_second(ns: str) -> None:
 def line_of(text: str) -> int:
     lines, start = inspect.getsourcelines(test_anomaly_mode_names_the_line_of_every_failure)
     return start + next(i for i, line in enumerate(lines) if text in line)
-
-
-def notes(e: BaseException) -> str:
-    return "\n".join(getattr(e, "__notes__", []))
 
 
 def test_anomaly_mode_names_the_line_of_every_failure(ns: str) -> None:

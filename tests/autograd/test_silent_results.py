@@ -7,13 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 import tensorplay as tp
+from leaves import leaf
 from tensorplay import Tensor, library
 from tensorplay.autograd import Function
 from tensorplay.errors import ArgumentError, AutogradError, ContractError, InvalidValueError
-
-
-def leaf(*values: float) -> Tensor:
-    return tp.tensor(list(values), requires_grad=True)
 
 
 def test_a_saved_parameter_given_back_as_gradient_is_copied(ns: str) -> None:

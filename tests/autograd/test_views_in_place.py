@@ -12,13 +12,10 @@ import numpy as np
 import pytest
 
 import tensorplay as tp
+from leaves import leaf
 from tensorplay import Tensor, _native, library
 from tensorplay.autograd import Function
 from tensorplay.errors import AutogradError, InvalidValueError
-
-
-def leaf(*values: float) -> Tensor:
-    return tp.tensor(list(values), requires_grad=True)
 
 
 def grads(loss: Tensor, *inputs: Tensor) -> list[Any]:

@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 
 import tensorplay as tp
+from messages import notes
 from tensorplay import errors, library
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
-
-
-def notes(error: BaseException) -> str:
-    return "\n".join(getattr(error, "__notes__", []))
 
 
 def test_a_number_for_a_parameter_without_annotation_says_to_annotate_it(ns: str) -> None:

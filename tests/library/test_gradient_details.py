@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 
 import tensorplay as tp
+from leaves import leaf
 from tensorplay import Tensor, library
 from tensorplay.errors import AutogradError, SchemaError
-
-
-def leaf(*values: float) -> Tensor:
-    return tp.tensor(list(values), requires_grad=True)
 
 
 def op(name: str, body: Callable[..., Any], **options: Any) -> Any:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 import tensorplay as tp
+from leaves import leaf
 from tensorplay import Tensor, library
 from tensorplay.errors import AutogradError, ContractError, RegistrationError
-
-
-def leaf(*values: float) -> Tensor:
-    return tp.tensor(list(values), requires_grad=True)
 
 
 def product(name: str):

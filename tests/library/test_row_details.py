@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tensorplay as tp
+from messages import notes
 from tensorplay import library
 from tensorplay.errors import CaptureError, DeviceError, InvalidValueError, NoKernelError, RegistrationError
 
@@ -24,10 +25,6 @@ def line_of(mark: str) -> int:
     """The line of this file that ends with that comment."""
     lines = Path(__file__).read_text().splitlines()
     return next(i for i, line in enumerate(lines, 1) if line.endswith(f"# {mark}"))
-
-
-def notes(error: BaseException) -> str:
-    return "\n".join(getattr(error, "__notes__", []))
 
 
 READS = {

@@ -11,16 +11,13 @@ import numpy as np
 import pytest
 
 import tensorplay as tp
+from leaves import leaf
 from tensorplay import Tensor, library
 from tensorplay.autograd import gradcheck
 from tensorplay.errors import AutogradError, CaptureError, DeviceError, SchemaError
 
 TWO = "(Tensor x, Tensor y) -> Tensor"
 MANY = "(Tensor[] xs) -> Tensor"
-
-
-def leaf(*values: float) -> Tensor:
-    return tp.tensor(list(values), requires_grad=True)
 
 
 def unary(name: str, body=lambda x: x * 2.0):

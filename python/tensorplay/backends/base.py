@@ -19,6 +19,7 @@ from tensorplay.outcome import Capability
 
 __all__ = [
     "Backend",
+    "absent",
     "adapter",
     "capabilities",
     "capability",
@@ -96,6 +97,11 @@ def ensure_known(name: str) -> None:
         )
     if name != "native":
         _native.register_backend(name)
+
+
+def absent(reason: str, details: dict[str, Any]) -> dict[str, Any]:
+    """What a probe says of a backend that cannot be used here."""
+    return {"available": False, "reason": reason, "details": details}
 
 
 def adapter(name: str) -> Any:

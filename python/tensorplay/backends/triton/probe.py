@@ -24,21 +24,17 @@ def probe() -> dict[str, Any]:
         found = metadata.version("triton")
     except metadata.PackageNotFoundError:
         details = {"kind": "BackendUnavailable", "missing": "triton", "found": None}
-        return _absent(f"triton is not installed; {how_to_install('triton')}", details)
+        return base.absent(f"triton is not installed; {how_to_install('triton')}", details)
     if ".".join(found.split(".")[:2]) not in SUPPORTED:
         details = {"kind": "VersionUnpinned", "package": "triton", "found": found}
         known = " and ".join(SUPPORTED)
         reason = f"triton {found} is installed, this adapter was run with {known}"
-        return _absent(f"{reason}; {how_to_install('triton')} pins it", details)
+        return base.absent(f"{reason}; {how_to_install('triton')} pins it", details)
     facts: dict[str, Any] = {"found": found, "supported": list(SUPPORTED), "compiles": True}
     cuda = base.capability("cuda")
     if not cuda.available:
         details = facts | {"kind": "BackendUnavailable", "launches": False, "needs": "cuda"}
-        return _absent(
+        return base.absent(
             f"triton {found} compiles kernels to cubins here, and cannot launch them: {cuda.reason}", details
         )
     return {"available": True, "reason": None, "details": facts | {"launches": True}}
-
-
-def _absent(reason: str, details: dict[str, Any]) -> dict[str, Any]:
-    return {"available": False, "reason": reason, "details": details}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import metadata
 from typing import Any
 
+from tensorplay.backends import base
 from tensorplay.outcome import how_to_install
 
 PINNED = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.15.post2"}
@@ -29,14 +30,10 @@ def probe() -> dict[str, Any]:
     for package, version in found.items():
         if version is None:
             details |= {"kind": "BackendUnavailable", "missing": package}
-            return _absent(f"{package} is not installed; {_WAY_OUT}", details)
+            return base.absent(f"{package} is not installed; {_WAY_OUT}", details)
     for package, version in found.items():
         if version != PINNED[package]:
             details |= {"kind": "VersionUnpinned", "package": package}
             reason = f"{package} {version} is installed, this backend is written for {PINNED[package]}"
-            return _absent(f"{reason}; {_WAY_OUT} pins it", details)
+            return base.absent(f"{reason}; {_WAY_OUT} pins it", details)
     return {"available": True, "reason": None, "details": details}
-
-
-def _absent(reason: str, details: dict[str, Any]) -> dict[str, Any]:
-    return {"available": False, "reason": reason, "details": details}
