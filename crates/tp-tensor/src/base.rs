@@ -1,6 +1,6 @@
 //! What a view is a view of. A view operation links its result to the tensor at the root of the storage's views, so
 //! that the layer that differentiates can tell that tensor of a write through the view. Headers that only share memory
-//! (`detach`, saved values, views inside kernels) are not linked.
+//! (`detach`, saved values, views inside kernels or of a tensor that is `ALONE`) are not linked.
 
 use crate::header::{TensorHeader, ViewHeader, flag};
 use crate::tensor::Tensor;
