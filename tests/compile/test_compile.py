@@ -126,6 +126,44 @@ def test_data_dependent_reads_are_refused_with_the_line() -> None:
         assert any("test_compile.py" in note for note in e.value.__notes__)
 
 
+def test_a_recompile_names_a_guard_that_is_listed() -> None:
+    """W18: in the words of the list of guards, whichever fact it is."""
+    compiled = tp.compile(lambda x, k, s: tp.tanh(x) * k)
+    x = tp.ones((2,))
+    column = tp.ones((2, 2))[:, 0]
+    compiled(x, 2.0, "a")
+    compiled(column, 2.0, "a")
+    compiled(tp.ones((2, 3))[:, 0], 2.0, "a")
+    compiled(tp.ones((3,)), 2.0, "a")
+    compiled(tp.ones((2, 2)), 2.0, "a")
+    compiled(x.requires_grad_(), 2.0, "a")
+    compiled(x, 2, "b")
+    report = compiled.report
+    failed = [line.split(": ", 1)[1].rsplit(", got", 1)[0] for line in report.recompiles]
+    assert failed[:2] == ["x.is_contiguous() == True", "x.stride() == (2,)"]
+    assert len(failed) == 6
+    assert set(failed) <= set(report.guards)
+
+
+def test_a_layout_that_is_no_longer_strided_is_told_by_its_strides() -> None:
+    """W18: the guard of an entry for a strided tensor is its strides, met by a contiguous one or not."""
+    compiled = tp.compile(lambda x: x + 1.0)
+    compiled(tp.ones((2, 2))[:, 0])
+    compiled(tp.ones((2,)))
+    assert compiled.report.recompiles == ["graph 1: x.stride() == (2,), got (1,)"]
+
+
+def test_a_break_names_the_op_at_fault(ns: str) -> None:
+    """W18: not the pointwise op that reads its result."""
+    op = library.custom_op(f"{ns}::f", lambda x: x * 2.0, mutates_args=())
+    op.register_fake(library.fake_from_body)
+    found = tp.compile(lambda x: tp.tanh(op(x))).explain(tp.ones((2,))).breaks
+    assert len(found) == 1
+    assert found[0].endswith(
+        f"(tp::tanh.default): its operand {ns}::f.default joins no region: not pointwise"
+    )
+
+
 def test_guards_and_recompiles_are_named() -> None:
     """W18: guards are in terms of argument names, and a recompile says which failed."""
     compiled = tp.compile(lambda x, k: x * k)

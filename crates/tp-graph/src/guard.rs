@@ -140,9 +140,8 @@ impl TensorGuard {
             let want = python_bool(self.requires_grad());
             return format!("{name}.requires_grad == {want}, got {}", python_bool(t.requires_grad()));
         }
-        if t.is_contiguous() != self.contiguous {
-            let want = python_bool(self.contiguous);
-            return format!("{name}.is_contiguous() == {want}, got {}", python_bool(t.is_contiguous()));
+        if self.contiguous && !t.is_contiguous() {
+            return format!("{name}.is_contiguous() == True, got False");
         }
         format!("{name}.stride() == {}, got {}", tuple(&self.strides), tuple(t.strides()))
     }

@@ -138,6 +138,24 @@ fn chains_fuse_and_breaks_have_reasons() {
 }
 
 #[test]
+fn a_break_names_the_node_at_fault() {
+    let graph = captured(|x| {
+        let s = op("tp::softmax", &[t(x), Arg::Int(0)]);
+        let row = op("tp::select", &[t(&s), Arg::Int(0), Arg::Int(0)]);
+        vec![op("tp::tanh", &[t(&row)]), op("tp::exp", &[t(&s)])]
+    });
+    let (_, breaks) = parts(&graph);
+    assert_eq!(
+        breaks,
+        [
+            "n1 (tp::select.default): a view, nothing to compute",
+            "n2 (tp::tanh.default): its operand tp::select.default joins no region: a view, nothing to compute",
+            "n3 (tp::exp.default): its operand tp::softmax.default joins no region: not pointwise",
+        ]
+    );
+}
+
+#[test]
 fn a_shape_change_ends_a_region() {
     let graph = captured(|x| {
         let row = op("tp::select", &[t(x), Arg::Int(0), Arg::Int(0)]);

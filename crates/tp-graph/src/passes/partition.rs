@@ -41,6 +41,11 @@ pub struct Break {
 #[derive(Clone, PartialEq, Debug)]
 pub enum BreakReason {
     NotPointwise(NotPointwise),
+    /// It is the operand that no region takes.
+    Operand {
+        target: String,
+        why: NotPointwise,
+    },
     Shape {
         from: Dims,
         to: Dims,
@@ -60,6 +65,7 @@ impl fmt::Display for BreakReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BreakReason::NotPointwise(why) => why.fmt(f),
+            BreakReason::Operand { target, why } => write!(f, "its operand {target} joins no region: {why}"),
             BreakReason::Shape { from, to } => {
                 write!(f, "the shape changes from {:?} to {:?}", Dim::slice(from), Dim::slice(to))
             }
@@ -188,8 +194,12 @@ impl Builder<'_> {
 
     fn refuse(&self, a: usize, b: usize) -> Option<BreakReason> {
         let (x, y) = (&self.groups[a], &self.groups[b]);
-        if let Some(why) = x.opaque.clone().or_else(|| y.opaque.clone()) {
+        if let Some(why) = x.opaque.clone() {
             return Some(BreakReason::NotPointwise(why));
+        }
+        if let Some(why) = y.opaque.clone() {
+            let target = self.graph.nodes[y.nodes[0]].target.name();
+            return Some(BreakReason::Operand { target, why });
         }
         let (Some((xs, xd)), Some((ys, yd))) = (&x.space, &y.space) else {
             return Some(BreakReason::NotConvex);
