@@ -145,13 +145,16 @@ fn var(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<
     Ok(())
 }
 
-/// Where the deviation is zero its gradient is taken as zero.
+/// Where the deviation is zero its gradient is taken as zero. Nothing is divided by zero on the way: a second derivative
+/// goes through the quotient whether or not it was hidden.
 fn std(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
     let deviation = ctx.saved(1)?;
-    let none = Arg::Scalar(Scalar::Float(0.0));
     let flat = ops::LOGICAL_NOT.call(&[Arg::Tensor(&deviation)])?;
-    let half = ops::mul_scalar(&ops::div(grad, &deviation)?, 0.5)?;
-    let of_var = ops::MASKED_FILL.call(&[Arg::Tensor(&half), Arg::Tensor(&flat), none])?;
+    let hide = |x: &Tensor, by: f64| {
+        ops::MASKED_FILL.call(&[Arg::Tensor(x), Arg::Tensor(&flat), Arg::Scalar(Scalar::Float(by))])
+    };
+    let half = ops::mul_scalar(&ops::div(grad, &hide(&deviation, 1.0)?)?, 0.5)?;
+    let of_var = hide(&half, 0.0)?;
     var(ctx, &of_var, out)
 }
 

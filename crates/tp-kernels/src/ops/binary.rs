@@ -24,6 +24,13 @@ macro_rules! binary {
 const BOOLEAN: tp_dispatch::GradSpec = NotDifferentiable("its result is boolean");
 const BITWISE: tp_dispatch::GradSpec = NotDifferentiable("bitwise operations have no derivative");
 
+/// Of `pow` and of its form in place. Another base where 0 times infinity or NaN would come out, here and in the second
+/// derivative: a `select` hides what is not chosen from the value, but its derivative still multiplies it by zero.
+pub(super) const POW_GRAD: tp_dispatch::GradSpec = Expr(&[
+    Some("grad * x2 * select((x2 == 0) & ((x1 == 0) | (x1 != x1)), 1, x1) ** (x2 - 1)"),
+    Some("z = (x1 == 0) & (x2 >= 0); select(z, 0, grad * out * log(select(z, 1, x1)))"),
+]);
+
 pub static ROWS: &[Row] = &[
     // Arithmetic.
     binary!("add", "x1 + x2", Expr(&[Some("grad"), Some("grad")]), short = short::ADD),
@@ -32,15 +39,7 @@ pub static ROWS: &[Row] = &[
     binary!("div", "x1 / x2", Expr(&[Some("grad / x2"), Some("-grad * out / x2")]), short = short::DIV),
     binary!("floor_divide", "x1 // x2", Expr(&[Some(ZERO_GRAD), Some(ZERO_GRAD)])),
     binary!("remainder", "x1 % x2", Expr(&[Some("grad"), Some("-grad * (x1 // x2)")])),
-    binary!(
-        "pow",
-        "x1 ** x2",
-        Expr(&[
-            // Another base where 0 times infinity or NaN would come out, here and in the second derivative.
-            Some("grad * x2 * select((x2 == 0) & ((x1 == 0) | (x1 != x1)), 1, x1) ** (x2 - 1)"),
-            Some("select((x1 == 0) & (x2 >= 0), 0, grad * out * log(x1))"),
-        ])
-    ),
+    binary!("pow", "x1 ** x2", POW_GRAD),
     // Choice: at a tie each operand gets half of the gradient.
     binary!(
         "maximum",
@@ -71,7 +70,10 @@ pub static ROWS: &[Row] = &[
     binary!(
         "hypot",
         "hypot(x1, x2)",
-        Expr(&[Some("select(out == 0, 0, grad * x1 / out)"), Some("select(out == 0, 0, grad * x2 / out)"),])
+        Expr(&[
+            Some("z = out == 0; select(z, 0, grad * x1 / select(z, 1, out))"),
+            Some("z = out == 0; select(z, 0, grad * x2 / select(z, 1, out))"),
+        ])
     ),
     binary!(
         "copysign",
@@ -83,9 +85,9 @@ pub static ROWS: &[Row] = &[
         "logaddexp",
         "select(x1 == x2, x1 + 0.6931471805599453, max(x1, x2) + log1p(exp(-abs(cast_float(x1) - cast_float(x2)))))",
         Expr(&[
-            // Of infinities alone: at any other tie the sigmoid has a derivative of its own.
-            Some("select((x1 == x2) & (x1 - x2 != 0), 0.5 * grad, grad * sigmoid(x1 - x2))"),
-            Some("select((x1 == x2) & (x1 - x2 != 0), 0.5 * grad, grad * sigmoid(x2 - x1))"),
+            // Zero apart at ties of infinities alone: at any other tie the difference has a derivative.
+            Some("d = x1 - x2; grad * sigmoid(select((x1 == x2) & (d != 0), 0, d))"),
+            Some("d = x2 - x1; grad * sigmoid(select((x1 == x2) & (d != 0), 0, d))"),
         ])
     ),
     // Comparisons.

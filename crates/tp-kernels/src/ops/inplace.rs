@@ -33,14 +33,7 @@ pub static ROWS: &[Row] = &[
     inplace!("sub", "x1 - x2", Expr(&[Some("grad"), Some("-grad")])),
     inplace!("mul", "x1 * x2", Expr(&[Some("grad * x2"), Some("grad * x1")])),
     inplace!("div", "x1 / x2", Expr(&[Some("grad / x2"), Some("-grad * out / x2")])),
-    inplace!(
-        "pow",
-        "x1 ** x2",
-        Expr(&[
-            Some("select(x2 == 0, 0, grad * x2 * x1 ** (x2 - 1))"),
-            Some("select((x1 == 0) & (x2 >= 0), 0, grad * out * log(x1))"),
-        ])
-    ),
+    inplace!("pow", "x1 ** x2", super::binary::POW_GRAD),
     inplace!("floor_divide", "x1 // x2", Expr(&[Some(ZERO_GRAD), Some(ZERO_GRAD)])),
     inplace!("remainder", "x1 % x2", Expr(&[Some("grad"), Some("-grad * (x1 // x2)")])),
     inplace!("bitwise_and", "x1 & x2", BITWISE),
