@@ -272,3 +272,44 @@ def test_a_kernel_may_differentiate_what_it_makes(ns: str) -> None:
     assert (y.tolist(), seen) == ([18.0], [False])
     y.sum().backward()
     assert x.grad.tolist() == [1.0]
+
+
+MIXED = {
+    "add": tp.add,
+    "pow": tp.pow,
+    "where": lambda x, y: tp.where(tp.tensor([True, False]), x, y),
+    "clamp": lambda x, y: tp.clamp(x, y, y + 1.0),
+    "matmul": tp.matmul,
+    "concat": lambda x, y: tp.concat([x, y]),
+    "stack": lambda x, y: tp.stack([x, y]),
+    "copy_": lambda x, y: x.clone().copy_(y),
+    "mul_": lambda x, y: x.clone().mul_(y),
+    "scatter_add": lambda x, y: tp.scatter_add(x, 0, tp.tensor([0]), y),
+    "index_add": lambda x, y: tp.index_add(x, 0, tp.tensor([0, 0]), y),
+    "index_put": lambda x, y: tp.index_put(x, [tp.tensor([1, 0])], y),
+    "index_put accumulating": lambda x, y: tp.index_put(x, [tp.tensor([0, 0])], y, accumulate=True),
+    "setitem": lambda x, y: _with_items(x, y),
+}
+DERIVATIVES = {"scatter_add": [1.0, 0.0], "index_add": [1.0, 1.0], "setitem": [2.0]}
+
+
+def _with_items(x: Tensor, y: Tensor) -> Tensor:
+    x = x.clone()
+    x[tp.tensor([0, 1])] = y[:1]
+    return x
+
+
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("other", [tp.float16, tp.bfloat16, tp.float64])
+def test_a_gradient_has_the_dtype_of_its_input(name: str, other: tp.dtype) -> None:
+    """6.4: of each operand, whatever the dtype of the result; second derivatives too; and `.grad` of a leaf."""
+    f = MIXED[name]
+    for first, second in ((tp.float32, other), (other, tp.float32)):
+        x = tp.tensor([1.0, 2.0], dtype=first, requires_grad=True)
+        y = tp.tensor([1.5, 2.5], dtype=second, requires_grad=True)
+        found = tp.autograd.grad(f(x, y).sum(), [x, y], create_graph=True, materialize_grads=True)
+        assert [g.dtype for g in found] == [first, second]
+        if name in DERIVATIVES:
+            assert found[1].tolist()[: len(DERIVATIVES[name])] == DERIVATIVES[name]
+        (tp.square(f(x, y))).sum().backward(inputs=[y])
+        assert y.grad.dtype == second

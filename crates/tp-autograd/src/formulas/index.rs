@@ -1,6 +1,6 @@
 //! Rules of indexing: reading scatters the gradient back by addition, writing reads it at the written places.
 
-use super::{Named, axis_of, save_sizes};
+use super::{Named, axis_of, dtype_bits, dtype_of_bits, save_sizes};
 use crate::ops;
 use crate::rule::{BackwardCtx, Gradients};
 use crate::tape::Saver;
@@ -97,10 +97,19 @@ fn take_along(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> 
     Ok(())
 }
 
-/// Value 0: sizes of the source; value 1: the axis.
+/// The gradient of what was written: the shape is that of value 0, the dtype that of the bits from `at` on. What is
+/// written is converted to the dtype of the tensor it is written to, so its gradient is converted back.
+fn of_written(ctx: &BackwardCtx<'_>, g: Tensor, at: u32) -> Result<Tensor> {
+    let dtype = dtype_of_bits(ctx.bits() >> at).unwrap_or(g.dtype());
+    ops::astype(ops::sum_to_size(g, ctx.ints(0))?, dtype)
+}
+
+/// Value 0: sizes of the source; value 1: the axis; bits: its dtype.
 fn save_add(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
     if saver.needs(3) {
-        saver.ints(call.tensor(3)?.sizes());
+        let source = call.tensor(3)?;
+        saver.ints(source.sizes());
+        saver.set_bits(dtype_bits(source.dtype()));
         saver.int(axis_of(call.int(1)?, call.tensor(0)?.ndim())?);
         saver.input(call.tensor(2)?);
     }
@@ -123,7 +132,7 @@ fn scatter_add(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) ->
                 g = ops::SLICE_BACKWARD.call(&place)?;
             }
         }
-        out.set(3, g);
+        out.set(3, of_written(ctx, g, 0)?);
     }
     Ok(())
 }
@@ -133,7 +142,7 @@ fn index_add(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> R
     if ctx.needs(3) {
         let index = ctx.saved(0)?;
         let g = ops::INDEX_SELECT.call(&[Arg::Tensor(grad), Arg::Int(ctx.int(1)), Arg::Tensor(&index)])?;
-        out.set(3, ops::sum_to_size(g, ctx.ints(0))?);
+        out.set(3, of_written(ctx, g, 0)?);
     }
     Ok(())
 }
@@ -169,10 +178,11 @@ fn index(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Resul
     Ok(())
 }
 
-/// Value 0: sizes of the values; bit 0: accumulate.
+/// Value 0: sizes of the values; bit 0: accumulate; from bit 1 on their dtype.
 fn save_index_put(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
-    saver.ints(call.tensor(2)?.sizes());
-    saver.set_bits(u64::from(call.bool(3)?));
+    let values = call.tensor(2)?;
+    saver.ints(values.sizes());
+    saver.set_bits(u64::from(call.bool(3)?) | dtype_bits(values.dtype()) << 1);
     save_indices(call, saver);
     Ok(())
 }
@@ -188,7 +198,7 @@ fn index_put(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> R
     }
     if ctx.needs(2) {
         let g = ops::INDEX.call(&[Arg::Tensor(grad), Arg::OptTensors(&at)])?;
-        out.set(2, ops::sum_to_size(g, ctx.ints(0))?);
+        out.set(2, of_written(ctx, g, 1)?);
     }
     Ok(())
 }
