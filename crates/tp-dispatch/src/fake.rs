@@ -5,10 +5,11 @@ pub mod dynamic;
 
 use crate::check;
 use crate::error::{Error, Result};
+use crate::grad::GradSpec;
 use crate::kernel::{Call, FakeOut, FakeOuts, FakeRule, HostArgs};
 use crate::key::{DispatchKey, KeySet};
 use crate::schema::{ArgType, Schema};
-use crate::state::KeyGuard;
+use crate::state::{self, KeyGuard};
 use crate::value::{Arg, Rets, Value};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -109,7 +110,7 @@ fn twin(t: &Tensor) -> Result<Tensor> {
 
 /// Whether this thread is inside of a host's fake rule, where every op makes tensors without data.
 pub fn in_rule() -> bool {
-    crate::state::includes(DispatchKey::Meta)
+    state::includes(DispatchKey::Meta)
 }
 
 /// The Meta layer: every op runs its fake rule. A built-in that makes a tensor elsewhere (`zeros_like(x, device="cpu")`)
@@ -168,7 +169,15 @@ fn materialize(call: &Call<'_>, out: FakeOut, next_id: &mut dyn FnMut() -> u32) 
         FakeOut::List(specs) => {
             Value::Tensors(specs.iter().map(|s| from_spec(s, next_id)).collect::<Result<_>>()?)
         }
-        FakeOut::View { of, layout } => Value::Tensor(call.tensor(of)?.view(&layout)?),
+        FakeOut::View { of, layout } => {
+            let x = call.tensor(of)?;
+            let view = x.view(&layout)?;
+            // As the kernel's: it knows what it is a view of, unless the op cuts the history off.
+            if state::is_grad_enabled() && !matches!(call.def.grad, GradSpec::NotDifferentiable(_)) {
+                view.link(x);
+            }
+            Value::Tensor(view)
+        }
         FakeOut::Same { of } => Value::Tensor(call.tensor(of)?.clone()),
         FakeOut::Value(value) => value,
     })

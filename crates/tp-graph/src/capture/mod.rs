@@ -6,6 +6,7 @@
 //! tensor, and kept alive. What the function asks and does beside ops is refused or guarded where the host reports it
 //! (`watch`).
 
+mod known;
 mod recorder;
 pub mod watch;
 

@@ -2,6 +2,7 @@
 //! tensors that were lifted.
 
 use super::Captured;
+use super::known::Known;
 use super::watch::Asked;
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
 use crate::entity::{Entity, ValueId};
@@ -22,8 +23,8 @@ static FAKE_ID: AtomicU32 = AtomicU32::new(1);
 pub struct Recorder {
     serial: u32,
     builder: GraphBuilder,
-    /// The tensor of each value, kept so that its storage stays unique while the capture lasts.
-    fakes: Vec<Option<Tensor>>,
+    /// The tensor of each value.
+    fakes: Vec<Option<Known>>,
     /// Real tensors by header: arguments and lifted ones, with the fake that stands for each.
     real: HashMap<usize, Tensor>,
     lifted: Vec<Tensor>,
@@ -194,10 +195,14 @@ impl Recorder {
 
     fn name(&mut self, value: ValueId, fake: &Tensor) {
         fake.set_trace_id(u64::from(self.serial) << 32 | u64::from(value.0));
-        self.keep(value, Some(fake.clone()));
+        let known = match self.builder.graph().values[value].alias {
+            Some(Alias::View(_)) => Known::part(fake),
+            _ => Known::Whole(fake.clone()),
+        };
+        self.keep(value, Some(known));
     }
 
-    fn keep(&mut self, value: ValueId, fake: Option<Tensor>) {
+    fn keep(&mut self, value: ValueId, fake: Option<Known>) {
         debug_assert_eq!(self.fakes.len(), value.index());
         self.fakes.push(fake);
     }
@@ -214,17 +219,14 @@ impl Recorder {
     #[cold]
     fn find_unnamed(&mut self, fake: &Tensor) -> Result<ValueId> {
         for (i, known) in self.fakes.iter().enumerate().skip(self.indexed) {
-            if let Some(t) = known {
-                self.by_storage.entry(t.storage().id()).or_default().push(ValueId::new(i));
+            if let Some(known) = known {
+                self.by_storage.entry(known.storage()).or_default().push(ValueId::new(i));
             }
         }
         self.indexed = self.fakes.len();
         let candidates = self.by_storage.get(&fake.storage().id());
-        let found = candidates.into_iter().flatten().copied().find(|v| {
-            self.fakes[v.index()]
-                .as_ref()
-                .is_some_and(|t| t.dtype() == fake.dtype() && t.layout() == fake.layout())
-        });
+        let is_like = |v: &ValueId| self.fakes[v.index()].as_ref().is_some_and(|known| known.is_like(fake));
+        let found = candidates.into_iter().flatten().copied().find(is_like);
         match found {
             Some(v) => {
                 fake.set_trace_id(u64::from(self.serial) << 32 | u64::from(v.0));
@@ -378,7 +380,7 @@ impl Recorder {
                 match self.builder.graph().values[id].alias {
                     // The caller gets its own tensor back, under the name it had.
                     Some(Alias::Same(_)) => {
-                        self.keep(id, Some(t.clone()));
+                        self.keep(id, Some(Known::part(t)));
                         if let Some(own) = own_tensor(call, t, &self.real) {
                             *t = own;
                         }
