@@ -142,6 +142,30 @@ def test_detect_anomaly() -> None:
         y.sum().backward()
 
 
+def test_anomaly_mode_tells_who_gave_the_nan() -> None:
+    """6.17: a hook, also one on a leaf, whose gradient no node looks at, or the caller; not the node that it went to."""
+    nan = float("nan")
+    x = leaf(1.0, 2.0)
+    y = x * 3.0
+    handle = y.register_hook(lambda g: g * nan)
+    with autograd.detect_anomaly():
+        with pytest.raises(AutogradError, match=r"tp::mul.Scalar: a hook gave a NaN for its gradient"):
+            y.sum().backward()
+        handle.remove()
+        z = x * 3.0
+        with pytest.raises(
+            AutogradError, match=r"tp::mul.Scalar: the gradient given for output 0 holds a NaN"
+        ) as e:
+            z.backward(tp.tensor([1.0, nan]))
+        assert e.value.code == "TP3016"
+        x.register_hook(lambda g: g * nan)
+        with pytest.raises(AutogradError, match=r"a hook gave a NaN for its gradient"):
+            (x * 3.0).sum().backward()
+        assert x.grad is None
+    (x * 3.0).sum().backward()
+    assert np.isnan(x.grad.numpy()).all()
+
+
 def test_flags_are_true_or_false() -> None:
     """As words and by keyword; NumPy's bools too, and nothing else."""
     x = tp.ones([2])

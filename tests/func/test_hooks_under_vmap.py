@@ -94,6 +94,12 @@ def test_a_batched_tensor_is_made_no_leaf() -> None:
         assert found.value.code == "TP3416"
         assert any("tensorplay.func.grad" in note for note in found.value.__notes__)
     assert vmap(lambda a: a.requires_grad_(False) * 2.0)(tp.ones((2,))).tolist() == [2.0, 2.0]
+    leaf = tp.ones((2,)).requires_grad_()
+    for ask in (lambda a: (a * a).backward(), lambda a: tp.autograd.grad(a * a, [a])):
+        with pytest.raises(AutogradError, match="output 0 is batched: the tape holds whole batches") as found:
+            vmap(ask)(leaf)
+        assert found.value.code == "TP3416"
+        assert any("tensorplay.func.grad" in note for note in found.value.__notes__)
 
 
 @pytest.mark.parametrize(

@@ -60,12 +60,12 @@ fn mine(count: impl FnOnce(&Users) -> &AtomicUsize) -> bool {
     MINE.try_with(|u| count(u).load(Ordering::Relaxed) != 0).unwrap_or(false)
 }
 
-/// An error when a gradient that `node` gave holds a NaN.
-pub(crate) fn check(node: &Node, grad: &Tensor) -> Result<()> {
+/// An error when a gradient that `node` was given or gave holds a NaN, with `what` that is.
+pub(crate) fn check(node: &Node, grad: &Tensor, what: &str) -> Result<()> {
     if !mine(|u| &u.nan) || grad.is_fake() || !grad.device().is_cpu() || !has_nan(grad)? {
         return Ok(());
     }
-    Err(located(node, Error::autograd("TP3016", "its backward gave a NaN").with_op(node.name())))
+    Err(located(node, Error::autograd("TP3016", what).with_op(node.name())))
 }
 
 /// The error with the place where the node was recorded, if the node knows it.

@@ -23,7 +23,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
         "differentiate outside of the op",
     ),
     ("TP3415", "jvp: a backward rule is cut off the tape.", "make backward of recorded ops"),
-    ("TP3416", "requires_grad of a batched tensor was switched on.", "use tp.func.grad inside of vmap"),
+    ("TP3416", "The tape was asked for gradients of single samples.", "use tp.func.grad inside of vmap"),
     ("TP3420", "No autocast for this device.", "use 'cpu' or 'cuda'"),
     ("TP3421", "A dtype that autocast cannot cast to.", "use bfloat16, float16 or float32"),
     ("TP4021", "A value was read that differs from sample to sample.", "use where() instead of if"),

@@ -6,7 +6,7 @@ use super::reach::{ByNode, Reach, id};
 use super::run::{Run, Wanted};
 use crate::mode::GradMode;
 use crate::tape::NodeRef;
-use crate::{meta, ops};
+use crate::{anomaly, meta, ops};
 use smallvec::SmallVec;
 use tp_dispatch::state::BackwardPhase;
 use tp_dispatch::{Arg, Error, Result};
@@ -205,18 +205,31 @@ fn roots(tensors: &[Tensor], gradients: &[Option<Tensor>]) -> Result<Roots> {
 /// Where backward starts for output `i`, and with which gradient.
 fn root(i: usize, t: &Tensor, gradient: Option<&Tensor>) -> Result<(NodeRef, u32, Tensor)> {
     if !t.requires_grad() {
-        return Err(no_history(i));
+        return Err(no_history(i, t));
     }
     let (node, nr) = meta::gradient_edge(t)?;
     let grad = match gradient {
-        Some(g) => check::replacing(g.clone(), t, || output_name(i))?,
+        Some(g) => given(&node, i, check::replacing(g.clone(), t, || output_name(i))?)?,
         None => implicit(t, i)?,
     };
     Ok((node, nr, grad))
 }
 
+/// The gradient that the caller gave for output `i`.
+fn given(node: &NodeRef, i: usize, grad: Tensor) -> Result<Tensor> {
+    if anomaly::is_on() {
+        anomaly::check(node, &grad, &format!("the gradient given for output {i} holds a NaN"))?;
+    }
+    Ok(grad)
+}
+
 #[cold]
-fn no_history(i: usize) -> Error {
+fn no_history(i: usize, t: &Tensor) -> Error {
+    if t.is_batched() {
+        let message = format!("output {i} is batched: the tape holds whole batches, none of the samples");
+        return Error::autograd("TP3416", message)
+            .note("differentiate with tensorplay.func.grad inside of vmap, or the results outside of it");
+    }
     let message = format!("output {i} does not require grad and has no grad_fn");
     Error::autograd("TP3005", message)
         .note("it was computed under no_grad(), from tensors without requires_grad, or by an operation that is not differentiable")

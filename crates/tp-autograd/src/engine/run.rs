@@ -292,7 +292,7 @@ impl Run {
                 grad = check::fit_input(node, k, grad).map_err(|e| anomaly::located(node, e))?;
             }
             if anomaly::is_on() {
-                anomaly::check(node, &grad)?;
+                anomaly::check(node, &grad, "its backward gave a NaN")?;
             }
             self.give(&edge.node, edge.nr, grad)?;
         }
@@ -359,6 +359,9 @@ fn run_hooks(node: &Node, extra: &NodeExtra, grads: &mut [Option<Tensor>]) -> Re
             let Some(other) = other else { continue };
             let whose = || check::Whose { op: None, what: "the tensor of a hook".into() };
             *grad = check::replacing(other, grad, whose)?;
+            if anomaly::is_on() {
+                anomaly::check(node, grad, "a hook gave a NaN for its gradient")?;
+            }
         }
         if let Some(kept) = extra.retained(nr as u32) {
             let before = kept.lock().take().into_tensor();
