@@ -86,22 +86,27 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
     run = _Run("vjp", func, tuple(range(len(primals))), has_aux, primals, {})
 
     def pull(cotangents: Any) -> tuple[Any, ...]:
-        leaves, structure = flatten(cotangents)
-        if structure != run.structure:
-            raise ArgumentError(
-                f"cotangents of structure {structure!r} for an output of structure {run.structure!r}",
-                code="TP3412",
-            )
-        for x, given in zip(run.outputs, leaves, strict=True):
-            if not isinstance(given, Tensor) or given.shape != x.shape:
-                got = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
-                raise ArgumentError(
-                    f"a cotangent must be a tensor of shape {tuple(x.shape)}, got {got}", code="TP3412"
-                )
+        leaves = _like(run.outputs, run.structure, cotangents, "cotangent", "an output")
         return run.nested(_pull_batched(run, leaves))
 
     output = unflatten(run.structure, run.results())
     return (output, pull, run.aux) if has_aux else (output, pull)
+
+
+def _like(tensors: Sequence[Any], structure: Structure, given: Any, what: str, whose: str) -> list[Tensor]:
+    """The tensors of `given`, which is nested like `tensors` are by `structure`, and holds tensors of their shapes."""
+    leaves, found = flatten(given)
+    if found != structure:
+        raise ArgumentError(
+            f"{what}s of structure {found!r} for {whose} of structure {structure!r}", code="TP3412"
+        )
+    for x, leaf in zip(tensors, leaves, strict=True):
+        if not isinstance(leaf, Tensor) or leaf.shape != x.shape:
+            got = tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
+            raise ArgumentError(
+                f"a {what} must be a tensor of shape {tuple(x.shape)}, got {got}", code="TP3412"
+            )
+    return leaves
 
 
 def jvp(func: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -116,6 +121,7 @@ def jvp(func: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any
     if len(primals) != len(tangents):
         raise ArgumentError(f"{len(primals)} primals and {len(tangents)} tangents", code="TP3412")
     output, pull = vjp(func, *primals)
+    _like(*flatten(tuple(primals)), tuple(tangents), "tangent", "primals")
     leaves, structure = flatten(output)
     ones = unflatten(structure, [_b["ones_like"](x) for x in leaves])
     _, push = vjp(functools.partial(_linear, pull), ones)
@@ -127,9 +133,9 @@ def _linear(pull: Callable[[Any], tuple[Any, ...]], cotangents: Any) -> tuple[An
     """What `pull` gives, every part of it recorded: one that is not and is no zero was computed off the tape."""
     found = pull(cotangents)
     for k, x in enumerate(flatten(found)[0]):
-        if x.requires_grad or active():
-            continue
-        if _b["any"](_b["ne"](x, 0.0)).item():
+        # Inside of vmap the tape holds the whole batch.
+        batch = to_bottom(x, active())
+        if not batch.requires_grad and _b["any"](_b["ne"](batch, 0.0)).item():
             raise AutogradError(
                 f"jvp: the gradient of primal {k} was computed off the tape",
                 code="TP3415",

@@ -66,10 +66,16 @@ def test_hooks_that_cannot_be_are_refused() -> None:
     x = leaf(1.0)
     with saved_tensors_hooks(lambda t: t, lambda t: 3):  # type: ignore[arg-type, return-value]
         y = x * x
-    with pytest.raises(ContractError, match="unpack_hook must return a Tensor"):
+    with pytest.raises(ContractError, match="unpack_hook must return a Tensor, got int"):
         y.sum().backward()
     with pytest.raises(ZeroDivisionError), saved_tensors_hooks(lambda t: 1 // 0, lambda t: t):
         x * x
+    with (
+        pytest.raises(ContractError, match="a pack_hook wrote to the tensor that it was given") as wrote,
+        saved_tensors_hooks(lambda t: t.add_(1.0), lambda t: t),
+    ):
+        x * x
+    assert wrote.value.code == "TP3217"
 
 
 def test_tensor_hooks_see_and_replace_gradients() -> None:

@@ -9,7 +9,7 @@ import tensorplay as tp
 from tensorplay import library
 from tensorplay.autograd import once_differentiable
 from tensorplay.errors import ArgumentError, AutogradError
-from tensorplay.func import grad, jvp
+from tensorplay.func import grad, jvp, vmap
 
 X, V = tp.tensor([1.0, 2.0, 3.0]), tp.tensor([4.0, 5.0, 6.0])
 
@@ -30,6 +30,7 @@ def test_it_nests_with_grad() -> None:
     assert second(X).tolist() == [6 * x * v for x, v in [(1, 4), (2, 5), (3, 6)]]
 
 
+@pytest.mark.filterwarnings("ignore:vmap.*runs once per sample")
 def test_custom_ops(ns: str) -> None:
     """6.14: a rule made of recorded ops works; none, one for once and one off the tape are errors."""
 
@@ -50,13 +51,20 @@ def test_custom_ops(ns: str) -> None:
     cut = square("cut")
     cut.register_autograd(lambda ctx, g: twice(ctx, g).detach(), setup_context=save)
     for op, code in ((square("none"), "TP3001"), (once, "TP3307"), (cut, "TP3415")):
-        with pytest.raises(AutogradError) as e:
-            jvp(op, (X,), (V,))
-        assert e.value.code == code
+        for call in (
+            lambda op=op: jvp(op, (X,), (V,)),
+            lambda op=op: vmap(lambda v: jvp(op, (X,), (v,))[1])(tp.stack([V, V])),
+            lambda op=op: vmap(lambda x: jvp(op, (x,), (V,))[1])(tp.stack([X, X])),
+        ):
+            with pytest.raises(AutogradError) as e:
+                call()
+            assert e.value.code == code
+    rows = vmap(lambda x, v: jvp(good, (x,), (v,))[1])(tp.stack([X, V]), tp.stack([V, X]))
+    assert rows.tolist() == [[8.0, 20.0, 36.0]] * 2
 
 
 def test_primals_and_tangents_go_together() -> None:
-    for tangents in ((), (tp.ones((4,)),), (1.0,)):
-        with pytest.raises(ArgumentError) as e:
+    for tangents in ((), (tp.ones((4,)),), (1.0,), ([V],)):
+        with pytest.raises(ArgumentError, match="tangent") as e:
             jvp(tp.sin, (X,), tangents)
         assert e.value.code == "TP3412"

@@ -128,7 +128,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "TP3217",
-        "A backward rule or a hook wrote to a gradient that it was given (or, in debug mode, to what was saved).",
+        "A backward rule or a hook wrote to what it was given: a gradient, a tensor to keep (in debug mode, what was saved).",
         "return a new tensor",
     ),
     ("TP3230", "backward returned a list.", "return a tuple, one gradient per input"),

@@ -144,7 +144,14 @@ pub(crate) fn tell(call: &Call<'_>) -> Result<()> {
 
 pub(super) fn pack(hooks: &dyn SavedHooks, index: usize, t: &Tensor) -> Result<Packed> {
     let _mode = GradMode::no_grad();
+    let before = t.storage().version();
     let value = hooks.pack(t)?;
+    if t.storage().version() != before {
+        return Err(Error::contract("TP3217", "a pack_hook wrote to the tensor that it was given to keep")
+            .note(
+                "the program goes on with that tensor, and its gradient would be another: keep a clone()",
+            ));
+    }
     Ok(Packed { index, hooks: hooks.own(), value })
 }
 

@@ -30,10 +30,9 @@ impl GradHook for PyHook {
                     return Ok(Some(shell::tensor_of(out.as_ptr()).clone()));
                 }
             }
-            Err(Error::contract(
-                "TP3233",
-                format!("a hook must return a Tensor or None, got {}", out.get_type()),
-            ))
+            // SAFETY: as above.
+            let got = unsafe { x::type_name(out.as_ptr()) };
+            Err(Error::contract("TP3233", format!("a hook must return a Tensor or None, got {got}")))
         })
     }
 

@@ -67,7 +67,9 @@ impl SavedHooks for PyHooks {
                     return Ok(shell::tensor_of(out.as_ptr()).clone());
                 }
             }
-            let message = format!("unpack_hook must return a Tensor, got {}", out.get_type());
+            // SAFETY: as above.
+            let got = unsafe { x::type_name(out.as_ptr()) };
+            let message = format!("unpack_hook must return a Tensor, got {got}");
             Err(Error::contract("TP3233", message))
         })
     }
