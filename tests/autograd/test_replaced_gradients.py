@@ -61,7 +61,14 @@ def test_a_tensor_is_not_its_own_gradient() -> None:
     with pytest.raises(AutogradError, match="its own gradient") as found:
         x.grad = x
     assert found.value.code == "TP3014"
+    both = tp.zeros((6,))
+    y, left, right = both[1:4].requires_grad_(), both[:3], both[4:]
+    for alias in (y.detach(), left):
+        with pytest.raises(AutogradError, match="its own gradient, nor can the gradient lie in its memory"):
+            y.grad = alias
+    y[1:].detach().grad = right
     assert x.grad is None
+    assert y.grad is None
     x.grad = x.detach().clone()
     (x * 1.0).sum().backward()
     assert (x.tolist(), x.grad.tolist()) == ([1.0, 2.0], [2.0, 3.0])

@@ -383,10 +383,11 @@ pub(crate) fn reaches_host(t: &Tensor) -> bool {
 /// Sets or clears the gradient kept for `t`.
 pub fn set_grad(t: &Tensor, grad: Option<Tensor>) -> Result<()> {
     if let Some(g) = &grad {
-        if g.same(t) {
-            return Err(
-                Error::autograd("TP3014", "a tensor cannot be its own gradient").note("assign a clone()")
-            );
+        if g.same(t) || meet(g, t) {
+            let message = "a tensor cannot be its own gradient, nor can the gradient lie in its memory";
+            return Err(Error::autograd("TP3014", message).note(
+                "what backward adds to the gradient would be written to the tensor: assign a clone()",
+            ));
         }
         if g.sizes() != t.sizes() || g.dtype() != t.dtype() || g.device() != t.device() {
             let message = format!("a gradient must be like its tensor: {t:?}, got {g:?}");
@@ -408,6 +409,13 @@ pub fn set_grad(t: &Tensor, grad: Option<Tensor>) -> Result<()> {
     };
     drop(old);
     Ok(())
+}
+
+/// Whether the memory that two tensors reach in one storage overlaps.
+fn meet(a: &Tensor, b: &Tensor) -> bool {
+    let reach = |t: &Tensor| t.layout().extent().filter(|(low, high)| low < high);
+    a.shares_storage(b)
+        && reach(a).zip(reach(b)).is_some_and(|((low, high), (from, to))| low < to && from < high)
 }
 
 /// Where the gradient of a non-leaf is kept: with its node, so that a write in place starts anew.
