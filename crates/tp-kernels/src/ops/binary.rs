@@ -62,8 +62,9 @@ pub static ROWS: &[Row] = &[
         "atan2",
         "atan2(x1, x2)",
         Expr(&[
-            Some("r = x1 * x1 + x2 * x2; select(r == 0, 0, grad * x2 / select(r == 0, 1, r))"),
-            Some("r = x1 * x1 + x2 * x2; select(r == 0, 0, -grad * x1 / select(r == 0, 1, r))"),
+            // No squares: those of large and of small operands have no place in their dtype.
+            Some("r = hypot(x1, x2); z = r == 0; s = select(z, 1, r); select(z, 0, grad * (x2 / s) / s)"),
+            Some("r = hypot(x1, x2); z = r == 0; s = select(z, 1, r); select(z, 0, -grad * (x1 / s) / s)"),
         ])
     ),
     // At the origin zero lies between the slopes of all directions.

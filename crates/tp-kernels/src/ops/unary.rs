@@ -44,8 +44,8 @@ pub static ROWS: &[Row] = &[
     unary!("sinh", "sinh(x)", Expr(&[Some("grad * cosh(x)")])),
     unary!("cosh", "cosh(x)", Expr(&[Some("grad * sinh(x)")])),
     unary!("tanh", "tanh(x)", Expr(&[Some("grad * (1 - out * out)")])),
-    unary!("asinh", "asinh(x)", Expr(&[Some("grad * rsqrt(x * x + 1)")])),
-    unary!("acosh", "acosh(x)", Expr(&[Some("grad * rsqrt(x * x - 1)")])),
+    unary!("asinh", "asinh(x)", Expr(&[Some("grad / hypot(x, 1)")])),
+    unary!("acosh", "acosh(x)", Expr(&[Some("grad * rsqrt(x - 1) * rsqrt(x + 1)")])),
     unary!("atanh", "atanh(x)", Expr(&[Some("grad / (1 - x * x)")])),
     // Activations. `gelu.tanh` is the usual approximation of `gelu`.
     unary!("erf", "erf(x)", Expr(&[Some("grad * 1.1283791670955126 * exp(-x * x)")])),
@@ -64,8 +64,9 @@ pub static ROWS: &[Row] = &[
         "gelu.tanh",
         "0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))",
         Expr(&[Some(
-            "t = tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)); \
-             grad * 0.5 * (1 + t + x * (1 - t * t) * 0.7978845608028654 * (1 + 0.134145 * x * x))"
+            // Beyond 16 the tangent is 1 to the last bit of any dtype, and a square may not fit into the dtype.
+            "c = max(min(x, 16), -16); t = tanh(0.7978845608028654 * (c + 0.044715 * c * c * c)); \
+             grad * 0.5 * (1 + t + c * (1 - t * t) * 0.7978845608028654 * (1 + 0.134145 * c * c))"
         )])
     ),
     // Rounding.
