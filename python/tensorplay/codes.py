@@ -142,6 +142,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("TP1041", "An option has a value that the function does not know.", "use one that the message lists"),
     ("TP1042", "requires_grad was set to what is neither True nor False.", "set it to a bool"),
     ("TP1043", "A gradient is neither a tensor nor None.", "convert it with tensorplay.tensor"),
+    (
+        "TP1044",
+        "A tensor that requires a gradient was given for a number.",
+        "detach() it, or use an op that takes a tensor there",
+    ),
     ("TP1048", "A value is outside of what the function takes.", "pass one that the message allows"),
     ("TP1049", "An object of this type is made by a function.", "call the function that the message names"),
     # shapes

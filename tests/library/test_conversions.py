@@ -248,3 +248,38 @@ def test_numbers_of_numpy_are_numbers(ns: str) -> None:
         op(tp.ones([1]), number)
     op(tp.ones([1]), np.True_)
     assert got == [2.0] * 6 + [1.0]
+
+
+def test_a_tensor_that_requires_a_gradient_is_no_number(ns: str) -> None:
+    """3.8: a 0-d tensor is a number where one is expected, but no gradient would go through it."""
+    f = library.custom_op(
+        f"{ns}::f",
+        lambda x, s, k=(): x * s,
+        mutates_args=(),
+        schema="(Tensor x, float s, float[] k=[]) -> Tensor",
+    )
+    x, s = tp.ones((2,)), tp.tensor(2.0).requires_grad_()
+    calls = [
+        lambda s: f(x, s),
+        lambda s: f(x, 2.0, [s]),
+        lambda s: tp.full((2,), s),
+        lambda s: x.masked_fill(x > 0.0, s),
+        lambda s: x.clone().fill_(s),
+    ]
+    for call in calls:
+        for given in (s, s * 1.0):
+            with pytest.raises(ArgumentError, match="through which no gradient goes") as raised:
+                call(given)
+            assert raised.value.code == "TP1044"
+        assert call(s.detach()).tolist() == [2.0, 2.0]
+        with tp.no_grad():
+            assert call(s).tolist() == [2.0, 2.0]
+    # Inside of a kernel arguments are plain values, and a copy has no history.
+    g = library.custom_op(
+        f"{ns}::g", lambda x, s: f(x, s), mutates_args=(), schema="(Tensor x, Tensor s) -> Tensor"
+    )
+    g.register_autograd(lambda ctx, grad: (None, tp.sum(grad)))
+    y = g(x, s)
+    y.sum().backward()
+    assert (y.tolist(), s.grad.item()) == ([2.0, 2.0], 2.0)
+    assert tp.tensor([s, 1.0]).tolist() == [2.0, 1.0]

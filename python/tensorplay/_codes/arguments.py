@@ -68,6 +68,7 @@ f(tp.ones((2,)), [1, 2, 3])
     "TP1041": 'tp.gelu(tp.ones((2,)), approximate="cubic")',
     "TP1042": "del tp.ones((2,)).requires_grad",
     "TP1043": "tp.ones((2,)).grad = 1.0",
+    "TP1044": "tp.full((2,), tp.tensor(1.0, requires_grad=True))",
     "TP1048": "tp.manual_seed(-1)",
     "TP1049": "tp.Tensor(3)",
     "TP1202": "-tp.ones((2,), dtype=tp.bool)",

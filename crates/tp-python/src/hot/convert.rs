@@ -10,7 +10,7 @@ use pyo3::ffi;
 use smallvec::SmallVec;
 use std::ptr;
 use tp_dispatch::bind::{Param, ParamKind};
-use tp_dispatch::{Arg, Error, Result, Value};
+use tp_dispatch::{Arg, Error, Result, Value, state};
 use tp_tensor::{DType, Scalar, Tensor, symbols};
 
 /// # Safety
@@ -109,7 +109,7 @@ unsafe fn number_slow(obj: Obj) -> Result<Option<Scalar>> {
     unsafe {
         if shell::is_tensor(obj) {
             let t = shell::tensor_of(obj);
-            return if t.ndim() == 0 { types::item(t).map(Some) } else { Ok(None) };
+            return if t.ndim() == 0 { only_value(t).map(Some) } else { Ok(None) };
         }
         if ffi::PyFloat_Check(obj) != 0 {
             return Ok(Some(Scalar::Float(ffi::PyFloat_AsDouble(obj))));
@@ -138,6 +138,18 @@ unsafe fn number_slow(obj: Obj) -> Result<Option<Scalar>> {
         }
         Ok(None)
     }
+}
+
+/// The number that a 0-d tensor is given for. Nothing is recorded of it, so that a gradient would be lost.
+fn only_value(t: &Tensor) -> Result<Scalar> {
+    let is_plain = state::is_in_foreign_kernel() && state::is_kernel_argument(t);
+    if t.requires_grad() && state::is_grad_enabled() && !is_plain {
+        let message =
+            "a tensor that requires a gradient was given for a number, through which no gradient goes";
+        return Err(Error::argument("TP1044", message)
+            .note("pass it where a tensor is expected, or detach() it, or call item() under no_grad()"));
+    }
+    types::item(t)
 }
 
 /// Whether a float says all of what converts to one. A complex number would lose a part, and a time its unit.

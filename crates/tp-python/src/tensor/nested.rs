@@ -1,8 +1,8 @@
 //! Nested Python sequences of numbers as one flat list with a shape. Ragged data is an error that names the place.
 
-use crate::error;
-use crate::hot::convert;
 use crate::hot::ffi::{self as x, Obj};
+use crate::hot::{convert, shell};
+use crate::{error, types};
 use pyo3::ffi;
 use std::fmt::Write;
 use tp_dispatch::{Error, Result};
@@ -75,6 +75,17 @@ pub unsafe fn read(data: Obj) -> Result<Nested> {
     Ok(out)
 }
 
+/// A number. That of a tensor is copied, whatever history the tensor has.
+unsafe fn number(obj: Obj) -> Result<Option<Scalar>> {
+    // SAFETY: a live object.
+    unsafe {
+        if shell::is_tensor(obj) && shell::tensor_of(obj).ndim() == 0 {
+            return types::item(shell::tensor_of(obj)).map(Some);
+        }
+        convert::number(obj)
+    }
+}
+
 unsafe fn enter_or_push(
     obj: Obj,
     out: &mut Nested,
@@ -84,7 +95,7 @@ unsafe fn enter_or_push(
     // SAFETY: a live object.
     unsafe {
         let depth = levels.len();
-        if let Some(s) = convert::number(obj)? {
+        if let Some(s) = number(obj)? {
             if *rank.get_or_insert(depth) != depth {
                 return Err(ragged(
                     levels,
