@@ -76,3 +76,17 @@ def test_an_angle_has_a_gradient_for_large_and_small_operands() -> None:
         found = tp.autograd.grad(tp.atan2(y, x).sum(), [y, x])
         wanted = [0.16 / scale, -0.12 / scale]
         assert [g.item() for g in found] == pytest.approx(wanted, rel=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [tp.float16, tp.bfloat16])
+@pytest.mark.parametrize("axis", [None, 1, (0, 1)])
+def test_the_weights_of_logsumexp_add_up_to_one_however_large_it_is(dtype, axis):
+    """The saved result is rounded to the dtype: at 1000 by up to a quarter, which would be a factor of 1.28."""
+    values = 1000.0 + 0.5 * np.arange(12.0).reshape(3, 4) % 3.0
+    x = tp.tensor(values, dtype=dtype).requires_grad_()
+    wide = tp.tensor(x.detach().astype(tp.float64).numpy(), requires_grad=True)
+    for t in (x, wide):
+        tp.sum(tp.logsumexp(t, axis)).backward()
+    assert x.grad.dtype == dtype
+    tolerance = 2e-3 if dtype == tp.float16 else 1.6e-2  # one rounding of the weight
+    np.testing.assert_allclose(x.grad.astype(tp.float64).numpy(), wide.grad.numpy(), rtol=tolerance)

@@ -118,9 +118,21 @@ fn extremum(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Re
 
 fn logsumexp(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
     let (x, lse) = (ctx.saved(0)?, with_axes(ctx, &ctx.saved(1)?)?);
-    let weights = ops::EXP.call(&[Arg::Tensor(&ops::sub(&x, &lse)?)])?;
+    let weights = match x.dtype().is_low_precision() {
+        true => half_weights(&x, &lse)?,
+        false => ops::EXP.call(&[Arg::Tensor(&ops::sub(&x, &lse)?)])?,
+    };
     out.set(0, ops::mul(&with_axes(ctx, grad)?, &weights)?);
     Ok(())
+}
+
+/// exp(x - lse) in halves, of which a large `lse` is off by more than what is asked of the exponential: that is a factor
+/// for all, which goes where they are made to add up to one.
+fn half_weights(x: &Tensor, lse: &Tensor) -> Result<Tensor> {
+    let wide = |t: &Tensor| ops::astype(t.clone(), DType::F32);
+    let weights = ops::EXP.call(&[Arg::Tensor(&ops::sub(&wide(x)?, &wide(lse)?)?)])?;
+    let total = ops::sum_to_size(weights.clone(), lse.sizes())?;
+    ops::astype(ops::div(&weights, &total)?, x.dtype())
 }
 
 fn save_var(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
