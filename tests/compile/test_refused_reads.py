@@ -123,6 +123,7 @@ def test_a_read_of_a_tensor_that_was_kept_after_its_capture_says_so(name: str) -
     assert "return them" in caught.value.__notes__[0]
 
 
+@pytest.mark.thread_unsafe(reason="its op has a fixed name")
 def test_a_fake_rule_that_reads_is_told_of_a_capture() -> None:
     """5.1: a rule runs inside of one, and on tensors of 'meta' there is none."""
     op = tp.library.custom_op("refused_reads::rule", lambda x: x * 1.0, mutates_args=())
