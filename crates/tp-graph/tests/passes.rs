@@ -138,6 +138,23 @@ fn chains_fuse_and_breaks_have_reasons() {
 }
 
 #[test]
+fn a_break_names_the_node_that_is_not_pointwise() {
+    let graph = captured(|x| {
+        let s = op("tp::sum", &[t(x)]);
+        let a = op("tp::mul.Scalar", &[t(&s), num(2.0)]);
+        let b = op("tp::add", &[t(&s), t(&a)]);
+        let v = op("tp::reshape", &[t(&b), Arg::Ints(&[1])]);
+        vec![op("tp::neg", &[t(&v)])]
+    });
+    let (parts, breaks) = parts(&graph);
+    assert_eq!(parts, [vec!["sum"], vec!["mul.Scalar", "add"], vec!["reshape"], vec!["neg"]]);
+    assert_eq!(
+        breaks,
+        ["n0 (tp::sum.default): not pointwise", "n3 (tp::reshape.default): a view, nothing to compute"]
+    );
+}
+
+#[test]
 fn a_shape_change_ends_a_region() {
     let graph = captured(|x| {
         let row = op("tp::select", &[t(x), Arg::Int(0), Arg::Int(0)]);

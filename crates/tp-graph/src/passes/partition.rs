@@ -1,7 +1,8 @@
 //! Pointwise partition: which nodes run as one region. A region is a set of pointwise nodes over one iteration shape,
 //! convex in the graph (no path leaves it and comes back), within one stretch between two writes. Every other node is
-//! a region of its own. Regions come in an order in which they can run; every node that could not join the regions of
-//! all its operands has a reason.
+//! a region of its own. Regions come in an order in which they can run. Where a node could not join the region of an
+//! operand, a break names the reason and the node that it is true of: the one of the two that is not pointwise, or else
+//! the later one.
 
 use crate::entity::{Entity, NodeId, ValueId};
 use crate::ir::{Def, Graph, Node};
@@ -30,7 +31,7 @@ pub struct Partition {
     pub breaks: Vec<Break>,
 }
 
-/// Why `node` did not join the region of an operand.
+/// Why a region ends at `node`: `node` did not join the region of an operand, or is the operand and none can join it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Break {
     pub node: NodeId,
@@ -177,9 +178,12 @@ impl Builder<'_> {
                 None => into = self.merge(into, g),
                 // A break is worth telling only where two pointwise nodes could have met, or one met an opaque one.
                 Some(reason) => {
-                    let target = self.graph.nodes[id].target.name();
-                    if !self.breaks.iter().any(|b| b.node == id && b.reason == reason) {
-                        self.breaks.push(Break { node: id, target, reason });
+                    // An opaque group is one node.
+                    let behind = self.groups[into].opaque.is_none() && self.groups[g].opaque.is_some();
+                    let node = if behind { self.groups[g].nodes[0] } else { id };
+                    let target = self.graph.nodes[node].target.name();
+                    if !self.breaks.iter().any(|b| b.node == node && b.reason == reason) {
+                        self.breaks.push(Break { node, target, reason });
                     }
                 }
             }
