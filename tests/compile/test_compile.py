@@ -209,7 +209,7 @@ def test_fakes_are_held_to_their_promise_at_run_time(ns: str) -> None:
     with pytest.raises(tp.errors.ContractError, match=f"{ns}::wide") as e:
         compiled(tp.ones((2, 2)))
     text = str(e.value) + " ".join(getattr(e.value, "__notes__", []))
-    assert "fake kernel" in text
+    assert "fake rule" in text
     assert "7" in text
 
 
