@@ -37,6 +37,8 @@ pub struct Break {
     pub node: NodeId,
     pub target: String,
     pub reason: BreakReason,
+    /// The node is one of the backward graph.
+    pub backward: bool,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -76,7 +78,8 @@ impl fmt::Display for BreakReason {
 
 impl fmt::Display for Break {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}): {}", self.node, self.target, self.reason)
+        let phase = if self.backward { "backward " } else { "" };
+        write!(f, "{phase}{} ({}): {}", self.node, self.target, self.reason)
     }
 }
 
@@ -183,7 +186,7 @@ impl Builder<'_> {
                     let node = if behind { self.groups[g].nodes[0] } else { id };
                     let target = self.graph.nodes[node].target.name();
                     if !self.breaks.iter().any(|b| b.node == node && b.reason == reason) {
-                        self.breaks.push(Break { node, target, reason });
+                        self.breaks.push(Break { node, target, reason, backward: false });
                     }
                 }
             }
