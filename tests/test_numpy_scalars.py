@@ -21,7 +21,7 @@ def named(name: str) -> Any:
 @pytest.mark.parametrize("make", [tp.tensor, tp.asarray])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_scalar_keeps_its_dtype(make: Any, name: str) -> None:
-    """2.1: `numpy.float64`, which is a Python float too, is no exception; an array of no dimensions is such a scalar."""
+    """`numpy.float64`, which is a Python float too, is no exception; an array of no dimensions is such a scalar."""
     scalar = np.dtype(name).type(1)
     for data in (
         scalar,

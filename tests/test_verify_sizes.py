@@ -52,14 +52,14 @@ WRONG: dict[str, tuple[Any, Any, tuple[Tensor, ...]]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_rule_that_takes_one_of_two_equal_sizes_for_the_other_is_found(case: str) -> None:
-    """11: each dimension alone, and some of the equal ones while others stay."""
+    """Each dimension alone, and some of the equal ones while others stay."""
     body, fake, args = WRONG[case]
     report = verify(op_of(f"vsz::{case.replace(' ', '_')}", body, fake), args)
     assert "the fake rule says shape" in failed(report, SHAPE)
 
 
 def test_one_tensor_given_twice_is_varied_as_two() -> None:
-    """11: op(x, x) says nothing of sizes that have to be equal."""
+    """Op(x, x) says nothing of sizes that have to be equal."""
     (x,) = given((3, 3))
     assert not verify(op_of("vsz::twice", product, lambda a, b: tp.empty_like(a)), (x, x)).passed
 
@@ -75,7 +75,7 @@ def test_inputs_made_from_the_schema_vary_too() -> None:
 
 
 def test_an_honest_rule_passes_and_what_the_op_refuses_is_a_skip() -> None:
-    """11: sizes that have to be equal are no fault of anyone."""
+    """Sizes that have to be equal are no fault of anyone."""
 
     def fake(a: Tensor, b: Tensor) -> Tensor:
         return tp.empty((a.shape[0], b.shape[1]), dtype=a.dtype)
@@ -99,7 +99,7 @@ def test_a_resized_tensor_may_keep_the_other_dimensions() -> None:
 
 
 def test_a_comparison_in_float64_has_errors_of_float64() -> None:
-    """11.8: what gradients are compared at has the dtype of the output, a 0-d one too."""
+    """What gradients are compared at has the dtype of the output, a 0-d one too."""
     op = library.custom_op(
         "vsz::total", lambda x: tp.sum(x * x), mutates_args=(), schema="(Tensor x) -> Tensor"
     )

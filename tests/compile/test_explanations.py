@@ -13,7 +13,7 @@ from tensorplay.errors import CaptureError
 
 
 def test_a_break_names_the_node_that_its_reason_is_true_of() -> None:
-    """9: a pointwise node behind a reduction is not said to be none; each node is told once."""
+    """A pointwise node behind a reduction is not said to be none; each node is told once."""
     x = tp.ones((3,))
     assert tp.compile(lambda x: tp.sum(x + 1.0) * 2.0).explain(x).breaks == [
         "n1 (tp::sum.default): not pointwise"
@@ -45,7 +45,7 @@ def op_of(ns: str) -> Any:
 
 
 def test_a_call_is_planned_for_the_kernels_it_has() -> None:
-    """9: what the plan names is what the run names."""
+    """What the plan names is what the run names."""
     f = op_of("explained")
     compiled = tp.compile(lambda x: f(x) + 1.0)
     x = tp.ones((3,))
@@ -65,7 +65,7 @@ def test_a_call_is_planned_for_the_kernels_it_has() -> None:
 
 @pytest.mark.parametrize("read", [lambda x: x.numpy(), lambda x: float(x.sum()), lambda x: x.data_ptr()])
 def test_a_body_that_reads_values_is_told_to_get_a_fake_rule(read: Any) -> None:
-    """3.4: it is an op of its own already."""
+    """It is an op of its own already."""
 
     def body(x: Tensor) -> Tensor:
         read(x)

@@ -39,7 +39,7 @@ def doubled(name: str) -> Any:
 )
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_a_predicate_answers_with_a_bool(ns: str, answer: Any, got: str, shape: tuple[int, ...]) -> None:
-    """4.5: anything else is told with the op and the kernel, whatever its truth is."""
+    """Anything else is told with the op and the kernel, whatever its truth is."""
     op = doubled(f"{ns}::f")
     op.register_kernel("cpu", lambda x, k: x * 5.0, name="quick", when=answer)
     with pytest.raises(ContractError, match=f"of kernel 'quick' must return True or False, got {got}") as e:
@@ -77,7 +77,7 @@ def test_what_a_predicate_raises_passes_unchanged(ns: str) -> None:
     ],
 )
 def test_a_batching_rule_that_cannot_be_called_is_refused_at_registration(ns: str, rule: Any) -> None:
-    """6.1: with what vmap will hand over, as every other rule; the rule before stays."""
+    """With what vmap will hand over, as every other rule; the rule before stays."""
     op = doubled(f"{ns}::f")
     op.register_vmap(lambda info, in_dims, x, k: (x * k * 10.0, in_dims[0]))
     with pytest.raises(SchemaError, match="the batching rule '<lambda>' does not fit") as caught:
@@ -98,7 +98,7 @@ def test_a_batching_rule_gets_keyword_only_arguments_by_name(ns: str) -> None:
 
 
 def test_saved_tensors_without_a_setup_function_are_an_error_that_says_so(ns: str) -> None:
-    """6.1: an empty tuple would fail somewhere else."""
+    """An empty tuple would fail somewhere else."""
     op = doubled(f"{ns}::f")
 
     def backward(ctx: Any, grad: Tensor) -> Any:
