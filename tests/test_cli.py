@@ -245,3 +245,55 @@ def test_an_example_raises_exactly_its_code(code: str) -> None:
         "  example:",
         *(f"    {line}".rstrip() for line in codes.EXAMPLES[code].splitlines()),
     ]
+
+
+def test_names_that_are_nearly_right_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, told in (
+        (("ops", "sin"), "did you mean the op 'tp::sin'?"),
+        (("ops", "tp::sine"), "did you mean 'tp::sin'?"),
+        (("verify", "tp::sine"), "did you mean 'tp::sin'?"),
+        (("ops", "nope::x"), "--import MODULE"),
+        (("ops", "nope"), "--import MODULE"),
+        (("verify", "nope::x"), "--import MODULE"),
+        (("ops", "tp::qqqqqqqq"), "ops tp` lists those of 'tp'"),
+    ):
+        status, _, err = run(capsys, *command)
+        assert status == 2
+        assert told in err, err
+
+
+def test_a_graph_with_an_op_of_a_module_is_read_with_that_module(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = tmp_path / "ops_of_graphs.py"
+    module.write_text(
+        "import tensorplay as tp\n"
+        "op = tp.library.custom_op('cligraph::f', lambda x: x * 2.0, mutates_args=(), schema='(Tensor x) -> Tensor')\n"
+        "op.register_fake(lambda x: tp.empty_like(x))\n",
+        encoding="utf-8",
+    )
+    graph = tmp_path / "graph.txt"
+    graph.write_text(
+        "graph(%0 x: float32[3]) {\n  %1: float32[3] = cligraph::f.default(%0)\n  return %1\n}\n",
+        encoding="utf-8",
+    )
+    status, _, err = run(capsys, "graph", str(graph))
+    assert status == 1
+    assert "--import MODULE imports the module that defines cligraph::f.default" in err
+    status, out, err = run(capsys, "graph", str(graph), "--import", str(module))
+    assert (status, err) == (0, "")
+    assert "cligraph::f" in out
+    status, out, _ = run(capsys, "verify", "cligraph::f", "--import", str(module))
+    assert (status, "FAILED" in out) == (0, False)
+
+
+def test_what_a_command_says_agrees_with_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "effects      pure" in run(capsys, "ops", "tp::add")[1]
+    out = run(capsys, "doctor")[1]
+    assert out.count('pip install "tensorplay-dispatch[triton]"') <= 1
+    missing = Capability(
+        "triton", available=False, reason='triton is not installed; pip install "tensorplay-dispatch[triton]"'
+    )
+    assert diagnose(missing)[1] == "triton is not installed"
+    tensorplay.library.custom_op("clione::f", lambda x: x, mutates_args=(), schema="(Tensor x) -> Tensor")
+    assert run(capsys, "ops", "clione")[1].endswith("\n1 op\n")

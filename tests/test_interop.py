@@ -282,7 +282,7 @@ def test_asarray_shares_and_tensor_copies() -> None:
 def test_a_foreign_array_as_an_argument_shows_the_way() -> None:
     with pytest.raises(ArgumentError) as caught:
         tp.exp(np.ones(2))
-    assert any("tensorplay.from_dlpack(x)" in note for note in caught.value.__notes__)
+    assert any("tensorplay.from_numpy(x)" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("back", ["array", "own", "dlpack", "owned"])

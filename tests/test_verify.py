@@ -57,8 +57,8 @@ def test_given_inputs_are_seeds_of_neighbours() -> None:
     assert alone.passed
     assert swept.passed, swept.text()
     assert several.passed
-    assert "1 of 1 cases accepted, 1 of them given" in alone.values[-1 - len(alone.skips)].detail or any(
-        "1 of 1 cases" in check.detail for check in alone.values
+    assert "1 of 1 case accepted, 1 of them given" in alone.values[-1 - len(alone.skips)].detail or any(
+        "1 of 1 case" in check.detail for check in alone.values
     )
     counted = next(check for check in swept.values if check.name == "inputs")
     assert int(counted.detail.split(" of ")[0].split()[-1]) > 15

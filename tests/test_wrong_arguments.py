@@ -254,3 +254,43 @@ def test_an_exception_of_the_arguments_own_passes_unchanged():
         with pytest.raises(ZeroDivisionError, match="mine") as raised:
             call(Angry())
         assert not hasattr(raised.value, "code")
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: tp.compile(lambda x: x, mode="fast"), "compile: unknown keyword argument 'mode'\n"),
+        (
+            lambda: tp.library.custom_op("kw::f", lambda x: x, mutates_arg=()),
+            "custom_op: unknown keyword argument 'mutates_arg'; did you mean 'mutates_args'",
+        ),
+        (
+            lambda: VICTIM.register_kernel("cpu", lambda x: x, wen=None),
+            "register_kernel: .*did you mean 'when'",
+        ),
+        (lambda: tp.library.define("kw::g", "(Tensor x) -> Tensor", tag=()), "define: .*did you mean 'tags'"),
+        (lambda: tp.verify(VICTIM, sed=1), "verify: .*did you mean 'seed'"),
+        (lambda: tp.func.vmap(tp.sin, in_dim=0), "vmap: .*did you mean 'in_dims'"),
+        (lambda: tp.autograd.grad(ONE[0], ONE[0], retain=True), "grad: unknown keyword argument 'retain'"),
+    ],
+)
+def test_an_unknown_keyword_has_a_code_and_names_the_close_match(call, told) -> None:
+    """As keywords of ops; what a function raises itself passes as it is."""
+    with pytest.raises(errors.ArgumentError, match=told) as caught:
+        call()
+    assert caught.value.code == "TP1006"
+    assert caught.value.__notes__[0].startswith("the keywords are ")
+    assert caught.value.__context__ is None
+
+
+def test_a_refusal_of_a_keyword_by_code_of_the_user_is_the_users() -> None:
+    def bind():
+        return (lambda: None)(mutates_arg=1)
+
+    class Names:
+        def __iter__(self):
+            return bind()
+
+    with pytest.raises(TypeError, match="unexpected keyword argument 'mutates_arg'") as caught:
+        library.custom_op("kw::h", lambda x: x, mutates_args=Names())
+    assert not isinstance(caught.value, errors.TensorPlayError)

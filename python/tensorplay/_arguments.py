@@ -6,6 +6,7 @@ held to their schemas, those of the extension's functions in the extension; noth
 
 from __future__ import annotations
 
+import functools
 import operator
 
 from tensorplay._native import Tensor
@@ -14,19 +15,28 @@ from tensorplay.errors import ArgumentError, InvalidValueError
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, TypeVar
+
+    F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "boolean",
+    "counted",
     "function",
     "instance",
     "integer",
     "items",
+    "keywords",
     "string",
     "tensor",
     "tensors",
     "tolerance",
 ]
+
+
+def counted(n: int, noun: str) -> str:
+    """A number with its noun: "1 element", "2 elements"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def _wrong(owner: str, name: str, wanted: str, value: object, code: str = "TP1002") -> ArgumentError:
@@ -121,3 +131,42 @@ def tensors(owner: str, name: str, value: Any, *, optional: bool = False) -> lis
         if not (isinstance(one, Tensor) or (optional and one is None)):
             raise _wrong(owner, f"{name}[{i}]", "Tensor or None" if optional else "Tensor", one, "TP3305")
     return found
+
+
+def keywords(function: F) -> F:
+    """The same function, whose refusal of a keyword that it does not know has a code and names the close match."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            # Without a frame of the function it did not run: Python could not bind the arguments.
+            if not kwargs or error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise
+            told = _unknown_keyword(function, kwargs)
+            if told is None:
+                raise
+        raise told
+
+    return call  # type: ignore[return-value]
+
+
+def _unknown_keyword(function: Callable[..., Any], given: dict[str, Any]) -> ArgumentError | None:
+    """The error for the first keyword that the function does not have."""
+    import difflib
+    import inspect
+
+    parameters = inspect.signature(function).parameters
+    positional = inspect.Parameter.POSITIONAL_ONLY
+    known = [name for name, parameter in parameters.items() if parameter.kind is not positional]
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is None:
+        return None
+    near = difflib.get_close_matches(unknown, known, 1)
+    return ArgumentError(
+        f"{function.__name__}: unknown keyword argument {unknown!r}"
+        + (f"; did you mean {near[0]!r}?" if near else ""),
+        code="TP1006",
+        notes=(f"the keywords are {', '.join(known)}",),
+    )

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from tensorplay import _batch_rules, _native
+from tensorplay._arguments import counted
 from tensorplay._native import Function, HookHandle, Scope, Tensor
 from tensorplay._places import stack_level
 from tensorplay._record import record_of
@@ -255,10 +256,10 @@ class _Call:
         if count == 1:
             return self._wrapped(out, out_dims, 0)
         if not isinstance(out, (tuple, list)) or len(out) != count:
-            raise self._broken(f"returned {_shape_of(out)}, the op has {count} outputs")
+            raise self._broken(f"returned {_shape_of(out)}, the op has {counted(count, 'output')}")
         dims = out_dims if isinstance(out_dims, (tuple, list)) else (out_dims,) * count
         if len(dims) != count:
-            raise self._broken(f"returned {len(dims)} out_dims for {count} outputs")
+            raise self._broken(f"returned {len(dims)} out_dims for {counted(count, 'output')}")
         return tuple(self._wrapped(o, d, i) for i, (o, d) in enumerate(zip(out, dims, strict=True)))
 
     def _wrapped(self, out: Any, dim: Any, i: int) -> Any:
@@ -267,7 +268,9 @@ class _Call:
                 raise self._broken(f"returned {_shape_of(out)} for output {i}, which is one tensor")
             dims = dim if isinstance(dim, (list, tuple)) else [dim] * len(out)
             if len(dims) != len(out):
-                raise self._broken(f"returned {len(dims)} out_dims for the {len(out)} tensors of output {i}")
+                raise self._broken(
+                    f"returned {len(dims)} out_dims for the {counted(len(out), 'tensor')} of output {i}"
+                )
             return [self._wrapped(o, d, i) for o, d in zip(out, dims, strict=True)]
         if dim is None:
             return out

@@ -72,6 +72,7 @@ def custom_op(
     tags: str | Iterable[str] = ...,
     override: bool = ...,
 ) -> Callable[[Callable[P, R]], CustomOpDef[P, R]]: ...
+@_arguments.keywords
 def custom_op(
     name: str,
     fn: Callable[..., Any] | None = None,
@@ -394,6 +395,7 @@ def _code(fn: Any) -> Any:
     return fn if code is None else (code.co_code, code.co_consts, code.co_names)
 
 
+@_arguments.keywords
 def define(
     qualname: str,
     schema: str | None = None,

@@ -22,6 +22,7 @@ __all__ = ["gradcheck", "gradgradcheck"]
 _b = _native.builtins
 
 
+@_arguments.keywords
 def gradcheck(
     func: Callable[..., Any],
     inputs: Tensor | Sequence[Any],
@@ -62,6 +63,7 @@ def gradcheck(
     return _verdict(flat, values, options, raise_exception)
 
 
+@_arguments.keywords
 def gradgradcheck(
     func: Callable[..., Any],
     inputs: Tensor | Sequence[Any],

@@ -16,7 +16,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tensorplay import _native, _places
+from tensorplay import _arguments, _native, _places
 from tensorplay.errors import ArgumentError, SchemaError
 
 __all__ = ["infer_schema", "mutated_names"]
@@ -46,6 +46,7 @@ _SUPPORTED_RETURNS = (
 )
 
 
+@_arguments.keywords
 def infer_schema(
     fn: Callable[..., Any],
     /,

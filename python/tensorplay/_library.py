@@ -257,6 +257,7 @@ def _disown(ns: str) -> None:
     _owners.pop(ns, None)
 
 
+@_arguments.keywords
 def impl(
     qualname: str | CustomOpDef,
     types: str | Iterable[str] | None = None,

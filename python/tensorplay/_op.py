@@ -12,7 +12,7 @@ import warnings
 from tensorplay import _arguments, _native
 from tensorplay._layout import contiguous_gradients, with_layout
 from tensorplay._native import CustomOpDef
-from tensorplay._places import place_of, stack_level
+from tensorplay._places import caller, place_of, stack_level
 from tensorplay._record import (
     binds_as,
     check_accepts,
@@ -78,9 +78,19 @@ class _FakeFromBody:
 
 
 fake_from_body = _FakeFromBody()
-_MISSING: Any = object()
 
 
+class _NotGiven:
+    """The default of an argument for which None means something; signatures show it as `...`."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+_MISSING: Any = _NotGiven()
+
+
+@_arguments.keywords
 def register_kernel(
     op: Op,
     device_types: str | Iterable[str] | None = None,
@@ -98,7 +108,7 @@ def register_kernel(
 
     Of several kernels for one device the newest comes first; the first that is enabled, whose `when(*args)` holds and
     whose `layout` fits runs. The same `name` again replaces. With `out=True` the kernel is
-    `fn(*args, out)`: `out` holds the outputs (one tensor, or a tuple), allocated as the fake kernel says, which it fills
+    `fn(*args, out)`: `out` holds the outputs (one tensor, or a tuple), allocated as the fake rule says, which it fills
     and need not return. Without `fn` this is a decorator; it returns `fn`.
     """
     if callable(device_types):
@@ -203,6 +213,7 @@ def _require_callable(fn: Any, what: str) -> None:
         raise ArgumentError(f"{what} must be callable, got {type(fn).__name__}", code="TP1316")
 
 
+@_arguments.keywords
 def register_fake(
     op: Op,
     fn: F | None = None,
@@ -286,6 +297,7 @@ def _drop_fake(target: str, record: Record, entry: tuple[Callable[..., Any], Any
         _native.register_fake(target, record.fake)
 
 
+@_arguments.keywords
 def register_autograd(
     op: Op,
     backward: Any = _MISSING,
@@ -360,6 +372,7 @@ def _adopt_rule(
     lib.adopt(undo)
 
 
+@_arguments.keywords
 def register_vmap(op: Op, fn: Any = _MISSING, /, *, lib: Lifetime | None = None) -> Any:
     """Registers the batching rule `fn(info, in_dims, *args, **keywords) -> (output, out_dims)` that `tp.func.vmap` uses.
 
@@ -373,17 +386,19 @@ def register_vmap(op: Op, fn: Any = _MISSING, /, *, lib: Lifetime | None = None)
     if fn is not None:
         _require_callable(fn, "a batching rule")
         schema = schema_of(target)
-        given: tuple[list[str], list[str]] = ([], [])
-        for a in schema.arguments:
-            given[a["kwarg_only"]].append(a["name"])
-        check_binds(
-            fn, schema, "the batching rule", "info", "in_dims", *given[False], keywords=tuple(given[True])
-        )
+        names = [a["name"] for a in schema.arguments if not a["kwarg_only"]]
+        keywords = tuple(a["name"] for a in schema.arguments if a["kwarg_only"])
+        check_binds(fn, schema, "the batching rule", "info", "in_dims", *names, keywords=keywords)
     record = writable_record(target)
-    before, record.vmap = record.vmap, fn
+    before = (record.vmap, record.vmap_place)
+    record.vmap, record.vmap_place = fn, None if fn is None else place_of(fn)
     if lib is not None:
-        lib.adopt(lambda: setattr(record, "vmap", before))
+        lib.adopt(functools.partial(_restore_vmap, record, before))
     return fn
+
+
+def _restore_vmap(record: Record, before: tuple[Any, Any]) -> None:
+    record.vmap, record.vmap_place = before
 
 
 def require_autocast_device(device_type: str) -> None:
@@ -394,6 +409,7 @@ def require_autocast_device(device_type: str) -> None:
         )
 
 
+@_arguments.keywords
 def register_autocast(op: Op, device_type: str, cast_inputs: Any, /, *, lib: Lifetime | None = None) -> None:
     """Under `tp.autocast(device_type)` the op gets its floating tensors of that device, except float64, in `cast_inputs`.
 
@@ -405,14 +421,20 @@ def register_autocast(op: Op, device_type: str, cast_inputs: Any, /, *, lib: Lif
     if not isinstance(cast_inputs, _native.dtype) or not cast_inputs.is_floating_point:
         raise DTypeError(f"cast_inputs must be a floating dtype, got {cast_inputs!r}", code="TP3421")
     target = full_name(op)
-    before = _native.autocast_policy(target, device_type, cast_inputs)
+    record = writable_record(target)
+    before = (_native.autocast_policy(target, device_type, cast_inputs), record.autocast.get(device_type))
+    record.autocast[device_type] = (cast_inputs, caller())
     if lib is not None:
-        lib.adopt(lambda: _restore_autocast(target, device_type, before))
+        lib.adopt(functools.partial(_restore_autocast, target, record, device_type, before))
 
 
-def _restore_autocast(target: str, device_type: str, before: Any) -> None:
+def _restore_autocast(target: str, record: Record, device_type: str, before: tuple[Any, Any]) -> None:
+    dtype, noted = before
     if _native.get_op(target) is not None:
-        _native.autocast_policy(target, device_type, before)
+        _native.autocast_policy(target, device_type, dtype)
+    record.autocast.pop(device_type, None)
+    if noted is not None:
+        record.autocast[device_type] = noted
 
 
 def get_kernel(op: Op, key: str | None) -> Callable[..., Any]:

@@ -122,6 +122,10 @@ def _repr_of(name: str) -> list[str]:
     kernels = [(slot, kernel) for slot, found in _kernels_of(info).items() for kernel in found]
     rows += [("kernel", f"{slot}: {kernel}") for slot, kernel in kernels] or [("kernel", "none")]
     rows += [("fake", _fake_line(info, record)), ("autograd", _autograd_line(info, record))]
+    if record is not None and record.vmap is not None:
+        rows.append(("vmap", f"python, {record.vmap_place}"))
+    if record is not None:
+        rows += [("autocast", f"{device}: {to}, {at}") for device, (to, at) in record.autocast.items()]
     return [f"  {label:<9}{text}" for label, text in rows]
 
 
@@ -143,6 +147,13 @@ def _facts(name: str) -> dict[str, Any]:
         },
         "fake": rule(info["fake"], record.fake_place if record else None),
         "autograd": rule(info["autograd"], record.autograd_place if record else None),
+        "vmap": rule(
+            "python" if record and record.vmap else "missing", record.vmap_place if record else None
+        ),
+        "autocast": {
+            device: {"dtype": to.name, "location": str(at)}
+            for device, (to, at) in (record.autocast if record else {}).items()
+        },
         "has_vmap": record is not None and record.vmap is not None,
     }
 
@@ -241,6 +252,12 @@ def _itself(op: CustomOpDef, _memo: object = None) -> CustomOpDef:
     return op
 
 
+_DOC = """An operator: callable like the function it was made of, and where its rules are registered.
+
+`custom_op`, `triton_op`, `define` and `get_op` give one; `tensorplay.ops.ns.name` is the same object. `register_kernel`,
+`register_fake`, `register_autograd`, `register_vmap` and `register_autocast` add to it, `prefer` and `set_kernel_enabled`
+choose among its kernels for a while, and `repr` and `to_dict()` show what is registered, with file and line.
+"""
 _METHODS: dict[str, Any] = {
     "__copy__": _itself,
     "__deepcopy__": _itself,
@@ -273,6 +290,7 @@ _PROPERTIES = {
 
 def install() -> None:
     """Puts the methods into the type."""
+    CustomOpDef.__doc__ = _DOC
     for name, function in _METHODS.items():
         setattr(CustomOpDef, name, function)
     for name, getter in _PROPERTIES.items():

@@ -44,6 +44,7 @@ class Record:
 
     __slots__ = (
         "__weakref__",
+        "autocast",
         "autograd_place",
         "backward",
         "body",
@@ -57,6 +58,7 @@ class Record:
         "setup_context",
         "unknown_writes",
         "vmap",
+        "vmap_place",
     )
 
     def __init__(
@@ -83,6 +85,9 @@ class Record:
         self.setup_context: Function | None = None
         self.autograd_place: Place | None = None
         self.vmap: Function | None = None
+        self.vmap_place: Place | None = None
+        # Device to the dtype that autocast gives this op's tensors, and where that was written.
+        self.autocast: dict[str, tuple[_native.dtype, Place]] = {}
 
     @property
     def fake(self) -> Function | None:
@@ -299,7 +304,7 @@ def check_accepts(
     by_keyword = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     problem = _deferred(fn)
     if problem is None and len(given) < len(positional) and not any_positional:
-        problem = f"it takes {len(given)} positional arguments, the schema has {len(positional)}"
+        problem = f"it takes {_arguments.counted(len(given), 'positional argument')}, the schema has {len(positional)}"
     for parameter, name in zip(given, positional, strict=False):
         if names and parameter.name != name and problem is None:
             problem = f"its parameter {parameter.name!r} stands where the schema has {name!r}"

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, overload
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay._definitions import check_name, define_record, document, op_schema
 from tensorplay._jit import is_kernel, kernel_name
 from tensorplay._native import CustomOpDef
@@ -50,6 +50,7 @@ def triton_op(
     tags: str | Iterable[str] = ...,
     override: bool = ...,
 ) -> Callable[[Callable[..., Any]], CustomOpDef]: ...
+@_arguments.keywords
 def triton_op(
     name: str,
     fn: Callable[..., Any] | None = None,

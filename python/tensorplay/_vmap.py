@@ -10,7 +10,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from tensorplay import _batch_rules, _native
+from tensorplay import _arguments, _batch_rules, _native
+from tensorplay._arguments import counted
 from tensorplay._batching import Level, inside, peel
 from tensorplay._native import Tensor
 from tensorplay._tree import broadcast, flatten, unflatten
@@ -22,6 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@_arguments.keywords
 def vmap(
     func: Callable[P, R], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error"
 ) -> Callable[P, R]:
@@ -78,7 +80,7 @@ def _in_dims(in_dims: Any, structure: Any, leaves: list[Any], count: int) -> lis
         )
     if isinstance(in_dims, tuple) and len(in_dims) != count:
         raise InvalidValueError(
-            f"in_dims has {len(in_dims)} entries for {count} positional arguments", code="TP3401"
+            f"in_dims has length {len(in_dims)} for {counted(count, 'positional argument')}", code="TP3401"
         )
     found = broadcast(in_dims, structure)
     if found is None:

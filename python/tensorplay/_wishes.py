@@ -133,6 +133,6 @@ def debug_checks() -> DebugChecks:
     """A context in which eager calls of this thread are checked: `with tensorplay.library.debug_checks(): ...`.
 
     A kernel that writes to an argument undeclared (compared bit by bit, and by version), or returns another shape, dtype,
-    stride or value than its fake kernel promises, raises ContractError (TP3211, TP3205). Slow; see `tensorplay.verify`.
+    stride or value than its fake rule promises, raises ContractError (TP3211, TP3205). Slow; see `tensorplay.verify`.
     """
     return DebugChecks()

@@ -260,7 +260,9 @@ def _gradients(
         return [None] * len(outputs)
     found: list[Tensor | None] = _arguments.tensors(owner, what, values, optional=True)
     if len(found) != len(outputs):
-        raise ArgumentError(f"{what} has {len(found)} entries for {len(outputs)} outputs", code="TP3009")
+        raise ArgumentError(
+            f"{what} has length {len(found)} for {_arguments.counted(len(outputs), 'output')}", code="TP3009"
+        )
     return found
 
 
@@ -270,6 +272,7 @@ def _retained(owner: str, retain_graph: bool | None, create_graph: bool) -> bool
     return create if retain_graph is None else _arguments.boolean(owner, "retain_graph", retain_graph)
 
 
+@_arguments.keywords
 def backward(
     tensors: Tensor | Sequence[Tensor],
     grad_tensors: Tensor | Sequence[Tensor | None] | None = None,
@@ -287,6 +290,7 @@ def backward(
     _native.backward(outputs, gradients, retain, create_graph, wanted)
 
 
+@_arguments.keywords
 def grad(
     outputs: Tensor | Sequence[Tensor],
     inputs: Tensor | Sequence[Tensor],

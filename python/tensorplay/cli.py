@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorplay import _native, codes, graph
+from tensorplay._arguments import counted
 from tensorplay.backends import base
 from tensorplay.errors import GraphError, TensorPlayError
 from tensorplay.outcome import Capability, how_to_install, render_table
@@ -118,7 +119,10 @@ def diagnose(capability: Capability) -> tuple[str, str, str]:
         return "partial", capability.reason or "", FIXES[needs]
     module = MODULES.get(capability.name)
     installed = bool(module and importlib.util.find_spec(module)) or bool(capability.details.get("driver"))
-    return "broken" if installed else "missing", capability.reason or "", FIXES.get(capability.name, "")
+    fix = FIXES.get(capability.name, "")
+    # The reason of an adapter ends with the command that the fix has.
+    reason = (capability.reason or "").removesuffix(f"; {how_to_install(capability.name)}" if module else "")
+    return "broken" if installed else "missing", reason, fix
 
 
 def _shown(value: Any) -> str:
@@ -158,24 +162,25 @@ def command_ops(arguments: argparse.Namespace) -> int:
         return _describe(name, arguments.json)
     listed = sorted(_native.list_ops(name))
     if name and not listed:
-        known = sorted({full.split("::")[0] for full in _native.list_ops()})
-        raise UsageError(f"no ops in the namespace {name!r}; namespaces are {', '.join(known)}")
+        near = _near(name)
+        raise UsageError(
+            f"no ops in the namespace {name!r}"
+            + (f"; did you mean the op {near!r}?" if near else "")
+            + f"\n  namespaces are {', '.join(_spaces())}; --import MODULE imports the module that defines others"
+        )
     if arguments.json:
         print(json.dumps({full: _native.op_info(full)["schema"] for full in listed}, indent=2))
         return 0
     for full in listed:
         print(_native.op_info(full)["schema"])
-    print(f"{len(listed)} ops")
+    print(counted(len(listed), "op"))
     return 0
 
 
 def _describe(name: str, as_json: bool) -> int:
     op = _native.get_op(name.removesuffix(".default"))
     if op is None:
-        import difflib
-
-        near = difflib.get_close_matches(name, _native.list_ops(), 1)
-        raise UsageError(f"no op named {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        raise UsageError(f"no op named {name!r}{_instead(name)}")
     overloads = _native.op_overloads(op)
     chosen = [name] if name in overloads else overloads
     if as_json:
@@ -185,9 +190,35 @@ def _describe(name: str, as_json: bool) -> int:
     return 0
 
 
+def _spaces() -> list[str]:
+    """Namespaces that have ops."""
+    return sorted({full.split("::")[0] for full in _native.list_ops()})
+
+
+def _near(name: str) -> str | None:
+    """The op whose name is closest; a name without a namespace is compared with those of all."""
+    import difflib
+
+    ops = {full if "::" in name else full.split("::")[1]: full for full in sorted(_native.list_ops())}
+    near = difflib.get_close_matches(name, ops, 1)
+    return ops[near[0]] if near else None
+
+
+def _instead(name: str) -> str:
+    """What else an op that is not known may be, for the end of a message."""
+    space, near = name.split("::")[0], _near(name)
+    if near is not None:
+        return f"; did you mean {near!r}?"
+    if space in _spaces():
+        return f"; `python -m tensorplay ops {space}` lists those of {space!r}"
+    return (
+        f"\n  namespaces are {', '.join(_spaces())}; --import MODULE imports the module that defines the op"
+    )
+
+
 def _describe_one(full: str) -> str:
     info = _native.op_info(full)
-    rows = [("schema", info["schema"]), ("effects", ", ".join(info["effects"]) or "none")]
+    rows = [("schema", info["schema"]), ("effects", ", ".join(info["effects"]) or "pure")]
     rows += [("fake", info["fake"]), ("autograd", info["autograd"])]
     if info["pointwise"]:
         rows.append(("expression", info["pointwise"]))
@@ -201,6 +232,8 @@ def _describe_one(full: str) -> str:
 
 def command_graph(arguments: argparse.Namespace) -> int:
     """`graph`: read a graph's text, check it, and print it as a table, text, Graphviz or SVG."""
+    for module in arguments.imports:
+        _module(module)
     path = Path(arguments.file)
     try:
         text = sys.stdin.read() if arguments.file == "-" else path.read_text(encoding="utf-8")
@@ -216,7 +249,16 @@ def command_graph(arguments: argparse.Namespace) -> int:
     violations = list(found.verify())
     for violation in violations:
         print(f"violation: {violation}", file=sys.stderr)
+    if unknown := sorted(
+        {node.target for node in found.nodes if _native.get_op(_op_of(node.target)) is None}
+    ):
+        print(f"  --import MODULE imports the module that defines {', '.join(unknown)}", file=sys.stderr)
     return 1 if violations else 0
+
+
+def _op_of(target: str) -> str:
+    """`ns::name` of the target of a node."""
+    return target.removesuffix(".default")
 
 
 # --- verify and explain -------------------------------------------------------------------------------
@@ -252,7 +294,9 @@ def _subject(text: str) -> Any:
     if not separator or place.endswith(":"):
         found = _native.get_op(text)
         if found is None:
-            raise UsageError(f"{text!r} is neither 'module:op' nor the name of a registered op")
+            raise UsageError(
+                f"{text!r} is neither 'module:op' nor the name of a registered op{_instead(text)}"
+            )
         return found
     found = _module(place)
     for part in attribute.split("."):
@@ -267,6 +311,8 @@ def command_verify(arguments: argparse.Namespace) -> int:
     from tensorplay.verify import verify
 
     required = [name for text in arguments.require for name in text.split(",") if name]
+    for module in arguments.imports:
+        _module(module)
     inputs = _subject(arguments.inputs) if arguments.inputs else None
     inputs = inputs() if callable(inputs) else inputs
     subject = _subject(arguments.op)
@@ -317,12 +363,11 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="as JSON")
     ops = command("ops", command_ops, "list the operators, or describe one")
     ops.add_argument("name", nargs="?", help="a namespace, or ns::op")
-    ops.add_argument(
-        "--import", dest="imports", action="append", default=[], metavar="MODULE", help="import it first"
-    )
+    _imports(ops)
     ops.add_argument("--json", action="store_true", help="as JSON")
     verify = command("verify", command_verify, "check an operator against its contract")
     verify.add_argument("op", help="module:op, file.py:op or ns::op")
+    _imports(verify)
     verify.add_argument("--inputs", metavar="MODULE:NAME", help="the inputs, or a function that returns them")
     _require(verify)
     verify.add_argument("--seed", type=int, default=0, help="of generated inputs (default 0)")
@@ -331,12 +376,18 @@ def parser() -> argparse.ArgumentParser:
     verify.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
     drawing = command("graph", command_graph, "read the text of a graph, check it, and print it")
     drawing.add_argument("file", help="a file, or - for standard input")
+    _imports(drawing)
     drawing.add_argument(
         "--format", choices=("table", "text", "dot", "svg"), default="table", help="default: table"
     )
     explain = command("explain", command_explain, "what an error code means, and the fix")
     explain.add_argument("code", nargs="?", help="such as TP1203; all of them when left out")
     return top
+
+
+def _imports(sub: argparse.ArgumentParser) -> None:
+    about = "import it first (a module by name, or a .py file)"
+    sub.add_argument("--import", dest="imports", action="append", default=[], metavar="MODULE", help=about)
 
 
 def _require(sub: argparse.ArgumentParser) -> None:

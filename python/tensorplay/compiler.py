@@ -95,6 +95,7 @@ def compile(
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
+@_arguments.keywords
 def compile(
     fn: Callable[..., Any] | None = None,
     *,
@@ -163,7 +164,7 @@ def _bind(self: CompiledFunction, instance: Any) -> types.MethodType:
 
 def _repr(self: CompiledFunction) -> str:
     name = getattr(self, "__qualname__", None) or repr(_native.compiled_function(self))
-    return f"<compiled {name}, {len(_native.compiled_graphs(self))} graphs>"
+    return f"<compiled {name}, {_arguments.counted(len(_native.compiled_graphs(self)), 'graph')}>"
 
 
 def _graphs(self: CompiledFunction) -> list[Graph]:
@@ -186,6 +187,14 @@ def _builds(self: CompiledFunction) -> list[dict[str, Any]]:
     return _native.compiled_builds(self)
 
 
+_DOC = """What `compile` gives: callable like the function it was made of, compiled for the arguments that it meets.
+
+The first call with arguments that no earlier capture fits captures and compiles; `explain(*args)` does only that, and says
+what came of it. `run(*args)` gives the outputs and a report of who ran what. `graphs`, `report`, `last_run` and `builds` are
+what there is so far.
+"""
+
+
 def _install() -> None:
     """Give the extension's type its methods: a Python subclass would lose the fast call in 3.11."""
     members: dict[str, Any] = {
@@ -198,6 +207,7 @@ def _install() -> None:
         "last_run": property(_last_run),
         "builds": property(_builds),
     }
+    CompiledFunction.__doc__ = _DOC
     for name, member in members.items():
         setattr(CompiledFunction, name, member)
 

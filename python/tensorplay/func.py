@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from tensorplay import _arguments, _native
+from tensorplay._arguments import counted
 from tensorplay._batching import Level, active, from_bottom, peel, to_bottom
 from tensorplay._native import Scope, Tensor
 from tensorplay._tree import Structure, flatten, unflatten
@@ -37,6 +38,7 @@ def grad(
 ) -> Callable[P, tuple[Any, ...]]: ...
 @overload
 def grad(func: Callable[P, Any], argnums: ArgNums = 0, has_aux: bool = False) -> Callable[P, Any]: ...
+@_arguments.keywords
 def grad(func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) -> Callable[..., Any]:
     """The gradient of `func`, which returns one 0-d floating tensor, with respect to the arguments `argnums`.
 
@@ -61,6 +63,7 @@ def value_and_grad(
 def value_and_grad(
     func: Callable[P, Any], argnums: ArgNums = 0, has_aux: bool = False
 ) -> Callable[P, tuple[Any, Any]]: ...
+@_arguments.keywords
 def value_and_grad(
     func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -109,6 +112,7 @@ def _like(tensors: Sequence[Any], structure: Structure, given: Any, what: str, w
     return leaves
 
 
+@_arguments.keywords
 def jvp(func: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """`(output, tangent of the output)`: the derivative of `func` at `primals` in the direction of `tangents`.
 
@@ -150,6 +154,7 @@ def jacobian(
 ) -> Callable[Concatenate[Tensor, P], Tensor]: ...
 @overload
 def jacobian(func: Callable[P, Any], argnums: ArgNums = 0, has_aux: bool = False) -> Callable[P, Any]: ...
+@_arguments.keywords
 def jacobian(func: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) -> Callable[..., Any]:
     """Every partial derivative of `func`, by one backward pass per element of its output.
 
@@ -346,7 +351,8 @@ def _numbers(argnums: ArgNums, args: tuple[Any, ...], what: str) -> tuple[int, .
     wrong = [n for n in given if not isinstance(n, int) or not -len(args) <= n < len(args)]
     if wrong or not given:
         raise ArgumentError(
-            f"{what}: argnums {argnums!r} does not fit {len(args)} positional arguments", code="TP3411"
+            f"{what}: argnums {argnums!r} does not fit {counted(len(args), 'positional argument')}",
+            code="TP3411",
         )
     found = tuple(n % len(args) for n in given)
     if len(set(found)) != len(found):

@@ -54,6 +54,7 @@ def _as_tensor(value: Any) -> Any:
     return value
 
 
+@_arguments.keywords
 def compare_tensors(
     actual: Any,
     expected: Any,
@@ -100,6 +101,7 @@ def _compare_numbers(
     return Comparison(bool(ok), f"got {got!r}, expected {want!r}; allowed rtol {rtol:.3g}, atol {atol:.3g}")
 
 
+@_arguments.keywords
 def assert_close(
     actual: Any,
     expected: Any,

@@ -53,6 +53,7 @@ def _fresh_turn() -> None:
 os.register_at_fork(after_in_child=_fresh_turn)
 
 
+@_arguments.keywords
 def verify(
     op_or_fn: Any,
     inputs: tuple[Any, ...] | list[Any] | None = None,
@@ -207,10 +208,17 @@ def _verify_one(
 def _tell_inputs(accepted: list[Accepted], cases: list[Case], values: Tally, subject: Subject) -> bool:
     if accepted or values.failed("outputs fit the schema"):
         given = sum(item.case.given for item in accepted)
-        values.ok("inputs", f"{len(accepted)} of {len(cases)} cases accepted, {given} of them given")
+        values.ok(
+            "inputs",
+            f"{len(accepted)} of {_arguments.counted(len(cases), 'case')} accepted, {given} of them given",
+        )
         return bool(accepted)
     told = next((c.detail for c in values.checks() if c.verdict == "skip"), "").removeprefix(REFUSED)
-    what = f"the default kernel refuses all of {len(cases)} cases ({told})" if cases else "no call was given"
+    what = (
+        f"the default kernel refuses all of {_arguments.counted(len(cases), 'case')} ({told})"
+        if cases
+        else "no call was given"
+    )
     values.fail("inputs", f"{what}: pass inputs it takes", subject.location)
     return False
 
@@ -257,6 +265,7 @@ _DEFAULT = tuple(_TESTS)
 _TESTS["test_aot_dispatch_static"] = _TESTS["test_aot_dispatch_dynamic"]
 
 
+@_arguments.keywords
 def opcheck(
     op: Any,
     args: tuple[Any, ...],

@@ -131,7 +131,7 @@ def test_backward_of_several() -> None:
     x = leaf(2.0)
     autograd.backward([x * 3.0, (x * x).sum()], [tp.tensor([10.0]), None])
     assert x.grad.tolist() == [34.0]
-    with pytest.raises(ArgumentError, match="grad_tensors has 1 entries for 2 outputs"):
+    with pytest.raises(ArgumentError, match="grad_tensors has length 1 for 2 outputs"):
         autograd.backward([x * 1, x * 1], [None])
 
 

@@ -159,9 +159,7 @@ def test_a_break_names_the_op_at_fault(ns: str) -> None:
     op.register_fake(library.fake_from_body)
     found = tp.compile(lambda x: tp.tanh(op(x))).explain(tp.ones((2,))).breaks
     assert len(found) == 1
-    assert found[0].endswith(
-        f"(tp::tanh.default): its operand {ns}::f.default joins no region: not pointwise"
-    )
+    assert found[0].endswith(f"({ns}::f.default): not pointwise")
 
 
 def test_guards_and_recompiles_are_named() -> None:
@@ -247,7 +245,7 @@ def test_fakes_are_held_to_their_promise_at_run_time(ns: str) -> None:
     with pytest.raises(tp.errors.ContractError, match=f"{ns}::wide") as e:
         compiled(tp.ones((2, 2)))
     text = str(e.value) + " ".join(getattr(e.value, "__notes__", []))
-    assert "fake kernel" in text
+    assert "fake rule" in text
     assert "7" in text
 
 

@@ -132,9 +132,9 @@ def test_rank_and_dtype_are_held_to_the_promise_as_well(ns: str) -> None:
     made["out"] = tp.ones((3, 2))
     assert f(x).tolist() == [[2.0, 2.0]] * 3
     for wrong, text in (
-        (tp.ones((6,)), r"shape \(6,\), the fake kernel promised \(u0, 2\)"),
+        (tp.ones((6,)), r"shape \(6,\), the fake rule promised \(u0, 2\)"),
         (tp.ones((3, 4)), "size 4, where 2 is 2"),
-        (tp.ones((3, 2), dtype=tp.float64), "dtype float64, the fake kernel promised float32"),
+        (tp.ones((3, 2), dtype=tp.float64), "dtype float64, the fake rule promised float32"),
     ):
         made["out"] = wrong
         with pytest.raises(ContractError, match=text):
@@ -169,7 +169,7 @@ def test_a_multiple_of_a_size_tells_it(ns: str) -> None:
     assert (out.shape, half) == ((7,), 3)
     with pytest.raises(ContractError, match=r"size 8, which 2\*u0 \+ 1 cannot be"):
         f(vector(4, 4))
-    with pytest.raises(ContractError, match="size 0, the fake kernel declared u0 >= 1"):
+    with pytest.raises(ContractError, match="size 0, the fake rule declared u0 >= 1"):
         f(vector(1, 0))
 
 

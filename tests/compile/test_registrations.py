@@ -1,4 +1,4 @@
-"""Compiled regions and what people register for built-in ops: kernels, fake kernels, before and after the compile."""
+"""Compiled regions and what people register for built-in ops: kernels, fake rules, before and after the compile."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def test_unrelated_registrations_recompile_nothing(ns: str) -> None:
 
 @pytest.mark.parametrize("shape", [(100_000,), (1,), (2, 2)])
 def test_a_fake_kernel_cannot_resize_a_region(lib, shape: tuple[int, ...]) -> None:
-    """5.9: a region is made from what the expression says; where the fake kernel says otherwise, the run is checked."""
+    """5.9: a region is made from what the expression says; where the fake rule says otherwise, the run is checked."""
     lib.impl("exp", lambda x: tp.empty(shape, dtype=x.dtype), "Meta")
     compiled = tp.compile(lambda x: tp.exp(x) + 1.0)
     with pytest.raises(
-        ContractError, match=r"tp::exp: output 0 of the kernel has shape .*the fake kernel promised"
+        ContractError, match=r"tp::exp: output 0 of the kernel has shape .*the fake rule promised"
     ) as e:
         compiled(tp.zeros([2]))
     assert e.value.code == "TP3205"

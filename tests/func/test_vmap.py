@@ -190,7 +190,7 @@ def test_a_batched_tensor_does_not_outlive_its_vmap() -> None:
 @pytest.mark.parametrize(
     ("in_dims", "args", "match"),
     [
-        ((0,), (A, B), "1 entries for 2 positional"),
+        ((0,), (A, B), "length 1 for 2 positional"),
         ("x", (A,), "must be an int or a tuple"),
         (None, (A,), "must be an int or a tuple"),
         ((None,), (A,), "at least one tensor"),

@@ -273,7 +273,7 @@ def test_fake_from_body(ns: str) -> None:
 
 
 def test_a_captured_run_holds_the_kernel_to_its_fake_rule(ns: str) -> None:
-    """F4: strides other than promised; the message names op, both sides and "fake kernel"."""
+    """F4: strides other than promised; the message names op, both sides and "fake rule"."""
     f = op(f"{ns}::f", lambda x: tp.permute_dims(tp.permute_dims(x, [1, 0]).clone(), [1, 0]) * 1)
     f.register_fake(lambda x: tp.empty_strided(x.shape, [x.shape[1] + 5, 1], dtype=x.dtype))
     compiled = tp.compile(lambda x: f(x))
@@ -294,7 +294,7 @@ def test_a_fake_rule_that_returns_its_input(ns: str) -> None:
     f.register_fake(lambda x: (x, tp.empty_like(x)))
     with pytest.raises(ContractError, match="output 0 is argument 'x'") as e:
         tp.graph.capture(lambda x: f(x)[0], tp.ones([2]))
-    assert "the fake kernel" in " ".join(e.value.__notes__)
+    assert "the fake rule" in " ".join(e.value.__notes__)
 
 
 def test_layout_contiguous_is_provided_or_refused(ns: str) -> None:

@@ -1,4 +1,4 @@
-"""What Python kernels, fake kernels and setup_context get for the caller's objects: eager and compiled alike."""
+"""What Python kernels, fake rules and setup_context get for the caller's objects: eager and compiled alike."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ def test_declared_writes_are_not(ns: str) -> None:
 @pytest.mark.parametrize(
     ("fake", "text"),
     [
-        (lambda x: tp.empty([3]), r"is float32\[2\], the fake kernel promised float32\[3\]"),
-        (lambda x: tp.empty([2], dtype=tp.int8), r"is float32\[2\], the fake kernel promised int8\[2\]"),
+        (lambda x: tp.empty([3]), r"is float32\[2\], the fake rule promised float32\[3\]"),
+        (lambda x: tp.empty([2], dtype=tp.int8), r"is float32\[2\], the fake rule promised int8\[2\]"),
     ],
 )
 def test_results_are_held_to_the_fake_kernel(ns: str, fake, text: str) -> None:
@@ -67,7 +67,7 @@ def test_strides_are_told_on_both_sides(ns: str) -> None:
     f = library.custom_op(f"{ns}::f", lambda x: (x * 1).T, mutates_args=())
     x = tp.ones([2, 3])
     f.register_fake(lambda x: tp.empty([3, 2]))
-    text = r"is float32\[3, 2\] strides \[1, 3\], the fake kernel promised float32\[3, 2\] strides \[2, 1\]"
+    text = r"is float32\[3, 2\] strides \[1, 3\], the fake rule promised float32\[3, 2\] strides \[2, 1\]"
     with library.debug_checks(), pytest.raises(ContractError, match=text) as e:
         f(x)
     assert e.value.code == "TP3205"
@@ -78,7 +78,7 @@ def test_strides_are_told_on_both_sides(ns: str) -> None:
         f(x)
         f(tp.ones([1, 3]))
         with pytest.raises(
-            ContractError, match=r"strides \[3, 1\], the fake kernel promised .* strides \[1, 2\]"
+            ContractError, match=r"strides \[3, 1\], the fake rule promised .* strides \[1, 2\]"
         ):
             g(x)
 
@@ -87,7 +87,7 @@ def test_numbers_are_held_to_the_fake_kernel(ns: str) -> None:
     op = library.custom_op(f"{ns}::f", lambda x: 5, mutates_args=(), schema="(Tensor x) -> int")
     op.register_fake(lambda x: 3)
     assert op(tp.ones([1])) == 5
-    with library.debug_checks(), pytest.raises(ContractError, match="is 5, the fake kernel promised 3"):
+    with library.debug_checks(), pytest.raises(ContractError, match="is 5, the fake rule promised 3"):
         op(tp.ones([1]))
 
 

@@ -362,7 +362,7 @@ def test_verify_and_opcheck_know_such_sizes(ns: str) -> None:
     narrow = positives(f"{ns}::narrow", 5)
     report = tp.verify(narrow, (vector(1, -1, 2),))
     (failure,) = [c for c in report.failures if c.name == "fake rule: shape"]
-    assert "axis 0 has size 2, the fake kernel declared u0 >= 5" in failure.detail
+    assert "axis 0 has size 2, the fake rule declared u0 >= 5" in failure.detail
     with pytest.raises(ContractError, match="u0 >= 5"):
         library.opcheck(narrow, (vector(1, -1, 2),))
     flat = library.custom_op(

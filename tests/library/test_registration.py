@@ -306,7 +306,7 @@ def test_disabled_before_it_is_registered(ns: str) -> None:
 
 def test_a_kernel_must_take_the_arguments(ns: str) -> None:
     f = library.custom_op(f"{ns}::f", lambda x, y: x * y, mutates_args=())
-    with pytest.raises(SchemaError, match="takes 1 positional arguments, the schema has 2"):
+    with pytest.raises(SchemaError, match="takes 1 positional argument, the schema has 2"):
         f.register_kernel("cpu", lambda x: x)
     with pytest.raises(SchemaError, match="takes 1 positional"):
         f.register_fake(lambda x: x)

@@ -1,4 +1,4 @@
-"""What kernels and fake kernels may return: types, counts, items, and memory that is not theirs to give."""
+"""What kernels and fake rules may return: types, counts, items, and memory that is not theirs to give."""
 
 from __future__ import annotations
 
@@ -101,16 +101,16 @@ def test_refusals_name_op_output_item_and_types(ns: str, declared: str, value, t
 
 
 def test_a_bad_fake_kernel_is_called_by_its_name(ns: str) -> None:
-    """3.7, F2: what the fake kernel returned is not said of the kernel."""
+    """3.7, F2: what the fake rule returned is not said of the kernel."""
     op = returning(f"{ns}::f", lambda x: (x * 1, x * 2), "(Tensor x) -> (Tensor, Tensor)")
     for bad, text in ((lambda x: None, "no tuple"), (lambda x: (x,), "1 values"), (lambda x: (3, 4), "int")):
         op.register_fake(bad)
-        with pytest.raises(ContractError, match=f"the fake kernel returned .*{text}"):
+        with pytest.raises(ContractError, match=f"the fake rule returned .*{text}"):
             tp.graph.capture(lambda x: op(x)[0], X)
 
 
 def test_numbers_are_held_to_the_fake_kernel(ns: str) -> None:
-    """5.9, F2: the function is captured with the fake kernel's number; a kernel that returns another is an error."""
+    """5.9, F2: the function is captured with the fake rule's number; a kernel that returns another is an error."""
     calls = []
 
     def f(x: Tensor) -> tuple[Tensor, int]:
@@ -123,7 +123,7 @@ def test_numbers_are_held_to_the_fake_kernel(ns: str) -> None:
     assert compiled(tp.ones([3])) == 3
     assert calls == [1]
     with pytest.raises(
-        ContractError, match=rf"{ns}::f: output 1 of the kernel is 6, the fake kernel promised 3"
+        ContractError, match=rf"{ns}::f: output 1 of the kernel is 6, the fake rule promised 3"
     ) as e:
         compiled(tp.full([3], 2.0))
     assert e.value.code == "TP3205"
@@ -262,7 +262,7 @@ def test_a_failed_write_counts_as_one(ns: str) -> None:
 
 
 def test_a_kernel_may_fill_outputs_made_for_it(ns: str) -> None:
-    """Outputs are allocated as the fake kernel says, and passed in as `out`."""
+    """Outputs are allocated as the fake rule says, and passed in as `out`."""
     op = library.define(f"{ns}::f", "(Tensor x, float k, *, int n=1) -> (Tensor, Tensor[])")
     seen = []
 
@@ -274,7 +274,7 @@ def test_a_kernel_may_fill_outputs_made_for_it(ns: str) -> None:
             t.fill_(float(n))
 
     op.register_kernel("cpu", fill, out=True)
-    with pytest.raises(ContractError, match="no fake kernel says what they are") as e:
+    with pytest.raises(ContractError, match="no fake rule says what they are") as e:
         op(X, 2.0)
     assert e.value.code == "TP3242"
     op.register_fake(
@@ -312,10 +312,10 @@ def test_a_bool_of_numpy_is_a_bool(ns: str, value) -> None:
 
 
 def test_a_fake_kernel_that_returns_its_input_is_told_how(ns: str) -> None:
-    """F5: the advice is for a fake kernel, which has nothing to clone."""
+    """F5: the advice is for a fake rule, which has nothing to clone."""
     f = returning(f"{ns}::f", lambda x: x * 2)
     for fake in (lambda x: x, lambda x: x[:]):
         f.register_fake(fake)
-        with pytest.raises(ContractError, match=r"\(the fake kernel returned it\)") as e:
+        with pytest.raises(ContractError, match=r"\(the fake rule returned it\)") as e:
             tp.graph.capture(f, X)
         assert e.value.__notes__[0] == "return new tensors without data: empty_like(x)"

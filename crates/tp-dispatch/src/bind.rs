@@ -119,7 +119,8 @@ impl Params {
     /// Completes positional arguments from Rust with the defaults.
     pub fn fill<'a>(&'a self, op: &str, given: &[Arg<'a>]) -> Result<SmallVec<[Arg<'a>; 8]>> {
         if given.len() > self.all.len() {
-            let message = format!("takes {} arguments, got {}", self.all.len(), given.len());
+            let message =
+                format!("takes {}, got {}", tp_tensor::counted(self.all.len(), "argument"), given.len());
             return Err(Error::argument("TP1005", message).with_op(op));
         }
         let mut out: SmallVec<[Arg<'a>; 8]> = given.into();

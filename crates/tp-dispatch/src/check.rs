@@ -75,7 +75,7 @@ fn bump_mutated(call: &Call<'_>) {
 }
 
 /// What messages call a fake rule.
-pub(crate) const FAKE_KERNEL: &str = "the fake kernel";
+pub(crate) const FAKE_KERNEL: &str = "the fake rule";
 
 /// Count, types and aliasing of what a foreign kernel returned; `who` is "the kernel" or `FAKE_KERNEL`.
 #[inline]

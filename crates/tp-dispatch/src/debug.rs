@@ -1,5 +1,5 @@
 //! The checks of debug mode, around every foreign kernel: it wrote to nothing that the schema does not declare, bit by
-//! bit, and what it returned is what the fake kernel promises. They copy the arguments and run the fake kernel, so that
+//! bit, and what it returned is what the fake rule promises. They copy the arguments and run the fake rule, so that
 //! they are off unless a thread asks for them.
 
 use crate::alias::span;
@@ -104,10 +104,10 @@ fn compare(call: &Call<'_>, rets: &Rets, promised: &Prediction) -> Result<()> {
             _ => (describe(got), describe(want)),
         };
         if got != want {
-            let message = format!("output {i} of the kernel is {got}, the fake kernel promised {want}");
+            let message = format!("output {i} of the kernel is {got}, the fake rule promised {want}");
             return Err(Error::contract("TP3205", message)
                 .with_op(call.op.name())
-                .note("mend the fake kernel or the kernel: compiled code relies on the promise"));
+                .note("mend the fake rule or the kernel: compiled code relies on the promise"));
         }
     }
     Ok(())

@@ -71,7 +71,7 @@ pub fn materialize_fakes(call: &Call<'_>, next_id: &mut dyn FnMut() -> u32) -> R
     }
 }
 
-/// What the fake kernel says of a call on real tensors.
+/// What the fake rule says of a call on real tensors.
 pub struct Prediction {
     /// Outputs without data.
     pub rets: Rets,
@@ -79,7 +79,7 @@ pub struct Prediction {
     pub symbols: Arc<Symbols>,
 }
 
-/// Asks the fake kernel about a call on real tensors. None where there is no fake kernel.
+/// Asks the fake rule about a call on real tensors. None where there is no fake rule.
 pub fn predict(call: &Call<'_>) -> Result<Option<Prediction>> {
     if matches!(call.def.fake, FakeRule::Missing | FakeRule::Nothing) {
         return Ok(None);

@@ -10,6 +10,7 @@ use crate::ir::{Graph, InputKind, Operand};
 use crate::joint::{self, Joint};
 use crate::last;
 use crate::lower::{self, Artifacts};
+use crate::passes::partition::Break;
 use crate::passes::{self, Memory};
 use crate::report::{Build, Explanation, FallbackPolicy, Recompile, RunReport};
 use crate::split::{self, SavedFrom};
@@ -213,7 +214,7 @@ impl CompiledFunction {
         check_saved(&split.forward, &split.saved)?;
         let (plan, mut breaks) = lower::plan(&split.forward, &self.options.backends, &self.artifacts)?;
         let (backward, more) = lower::plan(&split.backward, &self.options.backends, &self.artifacts)?;
-        breaks.extend(more);
+        breaks.extend(more.into_iter().map(|b| Break { backward: true, ..b }));
         let types = |kind: InputKind| {
             let inputs = split.backward.inputs.iter().filter(move |i| i.kind == kind);
             let specs = inputs.filter_map(|i| split.backward.spec(i.value).cloned());

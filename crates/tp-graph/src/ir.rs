@@ -268,7 +268,7 @@ pub enum ValueType {
     Tensor(TensorSpec),
     /// A value that is no tensor, by the name of its type. No node reads one.
     Other(Arc<str>),
-    /// A value that is no tensor, as the fake kernel gave it. The function was captured with it, so that a run holds
+    /// A value that is no tensor, as the fake rule gave it. The function was captured with it, so that a run holds
     /// the kernel to it, and its node is not removed.
     Known(Operand),
 }

@@ -15,7 +15,7 @@ use crate::pointwise::NotPointwise;
 use crate::raw::{RawExecutor, RawKernel};
 use crate::region::{self, KernelLayout, Uses};
 use crate::report::Build;
-use crate::stamp::registered_marker;
+use crate::stamp::{self, registered_marker};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -232,13 +232,33 @@ impl Planner<'_> {
     fn calls(&mut self, nodes: &[NodeId], reason: Option<FallbackReason>, view: bool) -> Result<()> {
         let index = self.regions.len() as u32;
         let ops = nodes.iter().map(|n| self.graph.nodes[*n].target.name()).collect();
-        self.regions.push(PlanRegion { ops, executor: backend::NATIVE.into(), reason, view });
+        let executor = nodes.first().map_or(backend::NATIVE.into(), |n| self.executor(&self.graph.nodes[*n]));
+        self.regions.push(PlanRegion { ops, executor, reason, view });
         for &n in nodes {
             let graph = self.graph;
             let step = self.call(&graph.nodes[n])?;
             self.steps.push(Step { region: index, work: Work::Call(step), free: SmallVec::new() });
         }
         Ok(())
+    }
+
+    /// Who may run a call: the executors of its kernels for the device, in the order in which they are asked.
+    fn executor(&self, node: &Node) -> Arc<str> {
+        let Some(op) = node.target.op() else { return backend::NATIVE.into() };
+        let mut names: Vec<Arc<str>> = Vec::new();
+        for kernel in stamp::candidates(op, stamp::key_of(self.device(node))) {
+            if !names.contains(&kernel.provenance.executor) {
+                names.push(kernel.provenance.executor.clone());
+            }
+            if !kernel.is_conditional() {
+                break;
+            }
+        }
+        names.join(" or ").into()
+    }
+
+    fn device(&self, node: &Node) -> Device {
+        node.defined().find_map(|v| self.graph.spec(v)).map_or(Device::CPU, |s| s.device)
     }
 
     fn call(&mut self, node: &Node) -> Result<CallStep> {
@@ -263,7 +283,7 @@ impl Planner<'_> {
             });
         }
         let outputs = node.outputs.iter().map(|o| self.call_output(o)).collect::<Result<_>>()?;
-        let device = node.defined().find_map(|v| self.graph.spec(v)).map_or(Device::CPU, |s| s.device);
+        let device = self.device(node);
         let stamp = match op.kernels().as_slice() {
             [only]
                 if !def.custom && !only.is_conditional() && &*only.provenance.executor == backend::NATIVE =>

@@ -65,7 +65,7 @@ pub(crate) enum CallStamp {
 pub(crate) enum CallOutput {
     Tensor(OutSlot),
     List(Box<[OutSlot]>),
-    /// No tensor. The function was captured with the fake kernel's value, which the kernel has to return too.
+    /// No tensor. The function was captured with the fake rule's value, which the kernel has to return too.
     Known(Option<Operand>),
 }
 

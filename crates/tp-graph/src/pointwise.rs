@@ -37,7 +37,7 @@ impl fmt::Display for NotPointwise {
             NotPointwise::Unregistered => f.write_str("not registered"),
             NotPointwise::Operand(what) => f.write_str(what),
             NotPointwise::Kernel => f.write_str("a kernel was registered for it, which runs instead"),
-            NotPointwise::Promise(what) => write!(f, "its fake kernel promised {what}"),
+            NotPointwise::Promise(what) => write!(f, "its fake rule promised {what}"),
         }
     }
 }
@@ -88,7 +88,7 @@ pub fn expression<'g>(graph: &'g Graph, node: &'g Node) -> Result<PointwiseNode<
 }
 
 /// A region computes what the expression says. That is the op's meaning only while no other kernel would run, and it
-/// fits the memory of its results only where the fake kernel, which anyone may replace, promised the same.
+/// fits the memory of its results only where the fake rule, which anyone may replace, promised the same.
 fn runs_own_code(graph: &Graph, node: &Node, def: &OpDef, spec: &TensorSpec) -> Result<(), NotPointwise> {
     let key = match spec.device.kind {
         DeviceKind::Cpu => DispatchKey::Cpu,

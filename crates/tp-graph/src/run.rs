@@ -441,7 +441,7 @@ fn broken_backend(
 fn broken_promise(op: &str, i: usize, t: &Tensor, promise: &TensorSpec) -> Error {
     let got = TensorSpec::of(t);
     let differing =
-        |name: &str, got: String, want: String| format!("{name} {got}, the fake kernel promised {want}");
+        |name: &str, got: String, want: String| format!("{name} {got}, the fake rule promised {want}");
     let what = if got.sizes != promise.sizes {
         differing("shape", tuple(&got.sizes), tuple(&promise.sizes))
     } else if got.dtype != promise.dtype {
@@ -453,17 +453,17 @@ fn broken_promise(op: &str, i: usize, t: &Tensor, promise: &TensorSpec) -> Error
     };
     Error::contract("TP3205", format!("output {i} of the kernel has {what}"))
         .with_op(op)
-        .note(format!("the kernel returned {got}, the fake kernel {promise}"))
-        .note("the code behind it was compiled for what the fake kernel said; mend the fake kernel or the kernel")
+        .note(format!("the kernel returned {got}, the fake rule {promise}"))
+        .note("the code behind it was compiled for what the fake rule said; mend the fake rule or the kernel")
 }
 
 #[cold]
 fn other_value(op: &str, i: usize, value: &Value, want: &Operand) -> Error {
     let got = literal(&value.as_arg()).map_or_else(|| value.type_name().to_string(), |v| v.to_string());
-    Error::contract("TP3205", format!("output {i} of the kernel is {got}, the fake kernel promised {want}"))
+    Error::contract("TP3205", format!("output {i} of the kernel is {got}, the fake rule promised {want}"))
         .with_op(op)
-        .note("the function was captured with the fake kernel's value, which must not depend on the tensors' data")
-        .note("return a 0-d tensor instead, or mend the fake kernel")
+        .note("the function was captured with the fake rule's value, which must not depend on the tensors' data")
+        .note("return a 0-d tensor instead, or mend the fake rule")
 }
 
 #[cold]
@@ -477,6 +477,6 @@ fn wrong_form(op: &str, i: usize, value: &Value, output: &CallOutput) -> Error {
         Value::Tensors(items) => format!("a list of {} tensors", items.len()),
         other => other.type_name().to_string(),
     };
-    Error::contract("TP3205", format!("output {i} of the kernel is {got}, the fake kernel promised {want}"))
+    Error::contract("TP3205", format!("output {i} of the kernel is {got}, the fake rule promised {want}"))
         .with_op(op)
 }

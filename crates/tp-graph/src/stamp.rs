@@ -70,9 +70,23 @@ fn only_candidate(op: OpHandle, key: DispatchKey) -> Option<Arc<KernelEntry>> {
     if !state::preferences().is_empty() {
         return None;
     }
+    candidates(op, key).into_iter().next().filter(|k| !k.is_conditional())
+}
+
+/// The kernels that the dispatcher asks for `key`, in its order.
+pub(crate) fn candidates(op: OpHandle, key: DispatchKey) -> Vec<Arc<KernelEntry>> {
     let kernels = op.kernels();
-    let of = |slot: Slot| kernels.iter().rev().find(move |k| k.slot == slot);
-    of(Slot::Key(key)).or_else(|| of(Slot::Default)).filter(|k| !k.is_conditional()).cloned()
+    let of = |slot: Slot| kernels.iter().rev().filter(move |k| k.slot == slot);
+    of(Slot::Key(key)).chain(of(Slot::Default)).cloned().collect()
+}
+
+/// The key of a device's kernels.
+pub(crate) fn key_of(device: Device) -> DispatchKey {
+    match device.kind {
+        DeviceKind::Cpu => DispatchKey::Cpu,
+        DeviceKind::Cuda => DispatchKey::Cuda,
+        DeviceKind::Meta => DispatchKey::Meta,
+    }
 }
 
 /// Runs a call and finds out which kernel ran: what it stamped itself, else what the dispatcher chose.
@@ -81,12 +95,7 @@ pub(crate) fn watched(
     device: Device,
     call: impl FnOnce() -> Result<()>,
 ) -> Result<Option<Arc<CodegenMarker>>> {
-    let key = match device.kind {
-        DeviceKind::Cpu => DispatchKey::Cpu,
-        DeviceKind::Cuda => DispatchKey::Cuda,
-        DeviceKind::Meta => DispatchKey::Meta,
-    };
-    match only_candidate(op, key) {
+    match only_candidate(op, key_of(device)) {
         Some(kernel) => {
             drop(marker::take());
             call()?;

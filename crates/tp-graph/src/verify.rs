@@ -210,7 +210,11 @@ impl<'a> Verifier<'a> {
         }
         let fits = self.results(node, &def);
         if node.inputs.len() != def.params.len() {
-            let message = format!("{name} takes {} arguments, got {}", def.params.len(), node.inputs.len());
+            let message = format!(
+                "{name} takes {}, got {}",
+                tp_tensor::counted(def.params.len(), "argument"),
+                node.inputs.len()
+            );
             self.report("arity", None, message);
             return;
         }
@@ -231,8 +235,8 @@ impl<'a> Verifier<'a> {
         let before = self.found.len();
         if declared.len() != node.outputs.len() {
             let message = format!(
-                "the schema declares {} results, the node has {}",
-                declared.len(),
+                "the schema declares {}, the node has {}",
+                tp_tensor::counted(declared.len(), "result"),
                 node.outputs.len()
             );
             self.report("results", None, message);

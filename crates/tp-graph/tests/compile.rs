@@ -186,7 +186,7 @@ fn a_broken_fake_promise_is_an_error_that_names_both_sides() {
     assert_eq!((e.kind(), e.code()), (ErrorKind::Contract, "TP3205"));
     assert_eq!(
         e.to_string(),
-        "g::liar: output 0 of the kernel has shape (4,), the fake kernel promised (2, 2)"
+        "g::liar: output 0 of the kernel has shape (4,), the fake rule promised (2, 2)"
     );
 }
 

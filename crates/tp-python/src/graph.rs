@@ -41,7 +41,13 @@ impl PyGraph {
     }
 
     fn __repr__(&self) -> PyResult<String> {
-        guarded(|| Ok(format!("<Graph of {} nodes>\n{}", self.graph.nodes.len(), self.graph.text())))
+        guarded(|| {
+            Ok(format!(
+                "<Graph of {}>\n{}",
+                tp_tensor::counted(self.graph.nodes.len(), "node"),
+                self.graph.text()
+            ))
+        })
     }
 
     fn __eq__(&self, other: &PyGraph) -> PyResult<bool> {
@@ -74,11 +80,13 @@ impl PyGraph {
         guarded(|| Ok(self.graph.inputs.iter().map(|i| i.value.to_string()).collect()))
     }
 
+    /// What the inputs are called: parameters of the function, and the tensors that it reaches on its own.
     #[getter]
     fn input_names(&self) -> PyResult<Vec<String>> {
         guarded(|| Ok(self.graph.inputs.iter().map(|i| i.name.to_string()).collect()))
     }
 
+    /// What the graph returns, in order: names of values, `"%3"` and so on, or literals.
     #[getter]
     fn outputs(&self) -> PyResult<Vec<String>> {
         guarded(|| {
@@ -93,6 +101,7 @@ impl PyGraph {
         guarded(|| Ok(self.backward.clone().map(|g| PyGraph::new(g, None))))
     }
 
+    /// The graph in the language of Graphviz.
     fn to_dot(&self) -> PyResult<String> {
         guarded(|| Ok(self.graph.to_dot()))
     }
@@ -102,6 +111,7 @@ impl PyGraph {
         guarded(|| Ok(self.graph.svg()))
     }
 
+    /// One line for each node in aligned columns, for reading.
     fn table(&self) -> PyResult<String> {
         guarded(|| Ok(self.graph.table()))
     }
@@ -111,6 +121,7 @@ impl PyGraph {
         guarded(|| Ok(self.graph.verify().iter().map(|v| v.to_string()).collect()))
     }
 
+    /// A JSON-safe dict: `"text"`, which `tensorplay.graph.parse` reads back, and the `"targets"` of the nodes in order.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         guarded(|| {
             let d = PyDict::new(py);

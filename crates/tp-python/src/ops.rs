@@ -90,11 +90,12 @@ fn kernel_spec(
     let role = if out { Role::Out } else { Role::Kernel };
     // SAFETY: a live callable, lock held.
     let kernel = unsafe { PyKernel::new(func.as_ptr(), schema, role) };
+    let when = when.map(|w| Arc::new(PyPredicate::new(&w, schema, &at.0)) as _);
     Ok(KernelSpec {
         slot: slot_of(&slot)?,
         kernel: Kernel::Object(Arc::new(kernel)),
         provenance: provenance(at),
-        when: when.map(|w| Arc::new(PyPredicate::new(&w, schema)) as _),
+        when,
         contiguous: contiguous.iter().map(index).collect::<PyResult<_>>()?,
     })
 }

@@ -297,6 +297,7 @@ pub const KEEP: &str =
     "keep the value a tensor (where() instead of if), or pass the number in as an argument";
 pub const OWN_OP: &str =
     "compute with tensorplay's ops, or put this code into an op of its own with tensorplay.library.custom_op";
+const FAKE: &str = "a fake rule runs over tensors without values: write one with register_fake that makes the results from shapes and dtypes, as in tensorplay.empty_like(x)";
 pub const RESULT: &str = "return the tensor from the captured function, and do this with the result";
 
 /// A read of data that a tensor met during capture does not have: what was read and by which call, the user's line, and
@@ -310,7 +311,9 @@ pub fn unread(code: &'static str, what: &str, by: &str, instead: &str) -> Error 
     if let Some(at) = tp_dispatch::host::location() {
         e = e.note(format!("read at {at}"));
     }
-    e.note(instead)
+    // Inside of an op there is no way around the read: the rule has to say what it was for.
+    let rule = tp_dispatch::fake::dynamic::context().is_ok();
+    e.note(if rule { FAKE } else { instead })
 }
 
 /// Whether a capture refuses to read `t`: it has no data, or it is one that the function reaches on its own, which is

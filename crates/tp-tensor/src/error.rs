@@ -47,13 +47,13 @@ pub enum TensorError {
     )]
     Expand { from: Dims, to: Dims, axis: usize, at_from: i64, at_to: i64 },
     #[error(
-        "cannot reshape {:?} ({} elements) to {}",
-        Dim::slice(.from), Dim::from_raw(*.numel), listed(.to)
+        "cannot reshape {:?} ({}) to {}",
+        Dim::slice(.from), counted(Dim::from_raw(*.numel), "element"), listed(.to)
     )]
     Reshape { from: Dims, to: Dims, numel: i64 },
-    #[error("axis {axis} is out of range for {ndim} dimensions")]
+    #[error("axis {axis} is out of range for {}", counted(.ndim, "dimension"))]
     Axis { axis: i64, ndim: usize },
-    #[error("axes {axes:?} are not a permutation of {ndim} dimensions")]
+    #[error("axes {axes:?} are not a permutation of {}", counted(.ndim, "dimension"))]
     Permutation { axes: Dims, ndim: usize },
     #[error(
         "index {} is out of range for axis {axis} of size {}",
@@ -62,7 +62,7 @@ pub enum TensorError {
     Index { index: i64, axis: usize, size: i64 },
     #[error("slice step must be positive, got {}", one(*.0))]
     Step(i64),
-    #[error("too many indices: {given} for {ndim} dimensions")]
+    #[error("too many indices: {given} for {}", counted(.ndim, "dimension"))]
     TooManyIndices { given: usize, ndim: usize },
     #[error("device '{0}' is not available here; nothing was run")]
     NoDevice(Device),
@@ -76,4 +76,24 @@ pub enum TensorError {
     Unknown(String),
     #[error("whether {0} is not known before the run, and what is captured depends on it")]
     Undecided(String),
+}
+
+/// A number with its noun: "1 element", "2 elements".
+pub fn counted(n: impl std::fmt::Display, noun: &str) -> String {
+    let n = n.to_string();
+    if n == "1" { format!("1 {noun}") } else { format!("{n} {noun}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thing_is_no_plural() {
+        assert_eq!([0, 1, 2].map(|n| counted(n, "item")), ["0 items", "1 item", "2 items"]);
+        assert_eq!(
+            TensorError::Axis { axis: 3, ndim: 1 }.to_string(),
+            "axis 3 is out of range for 1 dimension"
+        );
+    }
 }

@@ -25,7 +25,7 @@ pub mod thread;
 pub use device::{Device, DeviceKind};
 pub use dim::{Dim, Dims};
 pub use dtype::DType;
-pub use error::TensorError;
+pub use error::{TensorError, counted};
 pub use header::{ExtHead, ExtTable, ExtVisitor, keybits};
 pub use layout::Layout;
 pub use scalar::Scalar;

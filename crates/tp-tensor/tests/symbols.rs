@@ -170,7 +170,7 @@ fn a_run_finds_its_sizes_and_is_held_to_them() {
     let (_, misfit) = fresh().meet(&promise(&[twice]), &real(&[8])).unwrap_err();
     assert!(matches!(misfit, Misfit::Value { expected: None, .. }));
     let (_, misfit) = fresh().meet(&promise(&[u[0]]), &real(&[11])).unwrap_err();
-    assert_eq!(misfit.to_string(), "size 11, the fake kernel declared u0 in [2, 10]");
+    assert_eq!(misfit.to_string(), "size 11, the fake rule declared u0 in [2, 10]");
     let (_, misfit) = fresh().meet(&promise(&[u[0], u[1]]), &real(&[4, 4])).unwrap_err();
     assert!(matches!(misfit, Misfit::Check { left: 4, right: 4, .. }));
     assert!(Promise::of(&table, &spec(&[2, 3])).is_none());

@@ -157,7 +157,12 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     (
         "TP3242",
         "A kernel that fills its outputs has none to fill, or returned something.",
-        "register a fake kernel, and return nothing",
+        "register a fake rule, and return nothing",
+    ),
+    (
+        "TP3243",
+        "A predicate (when=) returned something else than True or False.",
+        "write the condition out, as in x.ndim == 2",
     ),
     ("TP3301", "A grad-mode decorator on a coroutine.", "enter the context around steps that do not await"),
     ("TP3303", "A Function without a backward.", "define one"),
@@ -190,6 +195,11 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ),
     ("TP3315", "materialize_grads=True with allow_unused=False.", "leave allow_unused out"),
     ("TP3316", "A context was left where it had not been entered.", "enter and leave it on one thread"),
+    (
+        "TP3317",
+        "ctx.saved_tensors was read in a backward rule that has no setup_context.",
+        "pass setup_context= to register_autograd, and save there",
+    ),
     ("TP3321", "gradgradcheck: a gradient is cut off the tape.", "make backward of recorded ops"),
     ("TP3322", "gradcheck: backward needs the gradients of all outputs.", "take None where there is none"),
     ("TP3323", "gradcheck: a mode of checking that does not exist here.", "leave the option at its default"),
@@ -441,6 +451,11 @@ x = tp.ones((2,)).requires_grad_()
 tp.autograd.grad(x.sum(), x, materialize_grads=True, allow_unused=False)
 """,
     "TP3316": "tp.no_grad().__exit__(None, None, None)",
+    "TP3317": """
+f = tp.library.custom_op("ex3317::f", lambda x: x * x, mutates_args=(), schema="(Tensor x) -> Tensor")
+f.register_autograd(lambda ctx, grad: 2.0 * grad * ctx.saved_tensors[0])
+f(tp.ones((2,)).requires_grad_()).sum().backward()
+""",
     "TP3321": """
 f = tp.library.custom_op("ex3321::f", lambda x, y: x * y, mutates_args=())
 

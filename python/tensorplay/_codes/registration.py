@@ -176,6 +176,11 @@ f = tp.library.define("ex3242::f", "(Tensor x) -> Tensor")
 f.register_kernel("cpu", lambda x, out: out.copy_(x), out=True)
 f(tp.ones((2,)))
 """,
+    "TP3243": """
+f = tp.library.custom_op("ex3243::f", lambda x: x.clone(), mutates_args=())
+f.register_kernel("cpu", lambda x: x.clone(), name="flat", when=lambda x: x)
+f(tp.ones((2,)))
+""",
     "TP3901": """
 f = tp.library.custom_op("ex3901::f", lambda x: x.clone(), mutates_args=())
 f.register_fake(lambda x: tp.empty((7,)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tensorplay._arguments import counted
 from tensorplay._record import record_of
 from tensorplay._tree import flatten as leaves_of
 from tensorplay._tree import unflatten
@@ -118,7 +119,9 @@ def _check(subject: Subject, case: Case, in_dims: Dims, options: Options, tally:
             tell(tally, NAME, error, where, subject.location, by=f" for in_dims={nest}")
             return
     if len(got) != len(wanted):
-        tally.fail(NAME, f"{len(got)} outputs, a sample has {len(wanted)}; {where}", subject.location)
+        tally.fail(
+            NAME, f"{counted(len(got), 'output')}, a sample has {len(wanted)}; {where}", subject.location
+        )
         return
     for i, (result, want) in enumerate(zip(got, wanted, strict=True)):
         if want is None:

@@ -98,7 +98,7 @@ def _zeros(actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> str:
         return ""
     at = [int(i) for i in np.unravel_index(int(np.argmax(differ)), differ.shape)]
     signs = "-0, expected 0" if np.signbit(got[tuple(at)]) else "0, expected -0"
-    return f"the sign of zero differs in {int(differ.sum())} of {differ.size} elements, first at {at}: got {signs}"
+    return f"the sign of zero differs in {int(differ.sum())} of {_arguments.counted(differ.size, 'element')}, first at {at}: got {signs}"
 
 
 def _numbers(got: float, want: float, rtol: float | None, atol: float | None) -> Comparison:
@@ -156,9 +156,10 @@ def _summary(got: Any, want: Any, error: Any, bound: Any, wrong: Any, dtype: str
         + (f", {ulp:.3g} ulp" if dtype in MANTISSA else "")
         + ")"
     )
-    text = f"{bad} of {total} elements differ, {text}" if bad else f"{total} elements, {text}"
+    elements = _arguments.counted(total, "element")
+    text = f"{bad} of {elements} differ, {text}" if bad else f"{elements}, {text}"
     if not error.any() and not bad:
-        text = f"{total} elements, equal"
+        text = f"{elements}, equal"
     score = float(badness[at])
     largest = float(np.max(np.nan_to_num(error, nan=np.inf)))
     return Comparison(not bad, f"{text}; {allowed}", score, largest, worst_rel, ulp, bad, total)

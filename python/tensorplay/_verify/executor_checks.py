@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorplay._arguments import counted
 from tensorplay._op import get_kernel
 from tensorplay._verify.launch import brief, contradiction, seen_modules
 from tensorplay._verify.report import Tally
@@ -55,7 +56,7 @@ def _check_marker(
             tally.ok(name, brief(own[-1].marker), location=kernel.location)
         return
     error = f": {refusal(run.error)}" if run.error is not None else ""
-    tally.skip(name, f"it took none of the {len(accepted)} cases{error}", kernel.location)
+    tally.skip(name, f"it took none of {counted(len(accepted), 'case')}{error}", kernel.location)
 
 
 def check_required(options: Options, tally: Tally) -> None:

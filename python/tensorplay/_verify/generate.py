@@ -33,6 +33,8 @@ PLAIN = SHAPES[:3]
 SIZES = (0, 1, 7)
 EDGES = (1023, 1025)
 LARGEST = 1 << 18
+FRESH = (5, 3, 2, 7, 11, 13, 17)  # sizes that one dimension alone gets: the first that is nowhere in the call
+ALONE = 24  # choices of dimensions of one size that are changed while others of that size stay
 CHOICES = 12  # bools, optional arguments and numbers that are changed beside one given call
 NUMBERS: dict[str, tuple[Any, ...]] = {
     "int": (1, 0, 2),
@@ -173,6 +175,8 @@ def from_schema(arguments: list[dict[str, Any]], seed: int) -> Iterator[Case]:
             yield dataclasses.replace(case, numbers=True)
     for shape in ((4, 4), (3, 5)):
         yield from _layouts(maker.case(f"shape {shape}", shape, "float32"))
+    # Arguments of one shape, and a square one: a rule may take one size for another.
+    yield from _sizes_apart(maker.case("shape (4, 4)", (4, 4), "float32"))
 
 
 def neighbours(case: Case, arguments: list[dict[str, Any]]) -> Iterator[Case]:
@@ -185,6 +189,7 @@ def neighbours(case: Case, arguments: list[dict[str, Any]]) -> Iterator[Case]:
         return
     yield from _layouts(case)
     yield from _sizes(case)
+    yield from _sizes_apart(case)
     yield from _single(case)
     yield from itertools.islice(_other_choices(case, arguments), CHOICES)
     yield from _dtypes(case)
@@ -223,6 +228,46 @@ def _sizes(case: Case) -> Iterator[Case]:
                 yield case.map(
                     f"{case.label}, size {old} -> {new}", lambda r: changed(r, resize, "resized", old, new)
                 )
+
+
+Place = tuple[int, int]  # number of the tensor, axis
+
+
+def _sizes_apart(case: Case) -> Iterator[Case]:
+    """Some of the dimensions that have one size changed, the others not: a rule that takes one for another then differs.
+
+    The op refuses most of these; what it takes is what may be varied.
+    """
+    whole, named = case.apart()
+    sizes = dict.fromkeys(n for _, r in named for n in r.shape)
+    for old in list(sizes)[:3]:
+        fresh = [n for n in FRESH if n not in sizes]
+        places = [(i, axis) for i, (_, r) in enumerate(named) for axis, n in enumerate(r.shape) if n == old]
+        if len(fresh) < 2 or len(places) < 2:
+            continue
+        for chosen in itertools.islice(_choices(places), ALONE):
+            change = dict(enumerate(r for _, r in named))
+            # Sizes 0 and 1 stretch over others where they meet them: none is left beside the one that is changed.
+            base = old if old > 1 else fresh[1]
+            if base != old:
+                change = {i: changed(r, resize, "resized", old, base) for i, r in change.items()}
+            for i, axis in chosen:
+                change[i] = changed(change[i], resize, "resized", base, fresh[0], axis)
+            where = ", ".join(f"{named[i][0]}.shape[{axis}]" for i, axis in chosen)
+            if sum(_count(r.shape) for r in change.values()) <= LARGEST:
+                recipes = {id(r): change[i] for i, (_, r) in enumerate(named)}
+                yield whole.replace(f"{case.label}, size {old} -> {fresh[0]} of {where} alone", recipes)
+
+
+def _choices(places: list[Place]) -> Iterator[tuple[Place, ...]]:
+    """Each place alone, one axis of all tensors, then two places, three, and on; all of them are no choice."""
+    axes = [tuple(p for p in places if p[1] == axis) for axis in dict.fromkeys(axis for _, axis in places)]
+    several = (chosen for k in range(2, len(places)) for chosen in itertools.combinations(places, k))
+    told = set()
+    for chosen in itertools.chain(((place,) for place in places), axes, several):
+        if len(chosen) < len(places) and chosen not in told:
+            told.add(chosen)
+            yield chosen
 
 
 def _single(case: Case) -> Iterator[Case]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tensorplay import _native
 from tensorplay import graph as graphs
+from tensorplay._arguments import counted
 from tensorplay._places import inwards
 from tensorplay._record import record_of
 from tensorplay._verify.arrays import Snapshot, is_tensor
@@ -87,7 +88,7 @@ def _check_case(subject: Subject, item: Accepted, codes: set[CodeType], tally: T
         _capture_failed(subject, error, where, tally)
         return
     if not subject.is_op:
-        tally.ok("captured", f"{len(graph.nodes)} nodes", location=subject.location)
+        tally.ok("captured", counted(len(graph.nodes), "node"), location=subject.location)
         return
     if calls:
         detail = f"{', '.join(calls)} ran while capturing\n{where}"
@@ -131,7 +132,7 @@ def examine(subject: Subject, graph: Any, where: str, tally: Tally) -> None:
     if own != 1:
         tally.fail(
             "one node per call",
-            f"{own} nodes of {subject.target}, the graph has {targets}\n{where}",
+            f"{counted(own, 'node')} of {subject.target}, the graph has {targets}\n{where}",
             subject.location,
         )
     elif inner:
@@ -165,7 +166,9 @@ def check_fakes(subject: Subject, item: Accepted, graph: Any, tally: Tally) -> N
     where = replay(subject, item.case)
     spec, real = _opened(node.spec), item.run.outputs
     if len(spec) != len(real):
-        detail = f"the fake rule promises {len(spec)} outputs, the kernel returned {len(real)}\n{where}"
+        detail = (
+            f"the fake rule promises {counted(len(spec), 'output')}, the kernel returned {len(real)}\n{where}"
+        )
         tally.fail("fake rule: count", detail, subject.location)
         return
     tally.ok("fake rule: count", location=subject.location)

@@ -357,6 +357,20 @@ class Case:
         kwargs = {key: tree_map(swap, value) for key, value in self.kwargs.items()}
         return dataclasses.replace(self, label=label, args=args, kwargs=kwargs, given=False)
 
+    def apart(self) -> tuple[Case, list[tuple[str, TensorRecipe]]]:
+        """The case with a recipe of its own at every place, and these with their names: one tensor given twice is two."""
+        found: list[tuple[str, TensorRecipe]] = []
+
+        def own(value: Any, name: str) -> Any:
+            if not isinstance(value, TensorRecipe):
+                return value
+            found.append((name, dataclasses.replace(value)))
+            return found[-1][1]
+
+        args = tuple(map_named(own, value, self._name(i)) for i, value in enumerate(self.args))
+        kwargs = {key: map_named(own, value, key) for key, value in self.kwargs.items()}
+        return dataclasses.replace(self, args=args, kwargs=kwargs, given=False), found
+
     def map(self, label: str, change: Any) -> Case:
         """A case with `change(recipe)` for every tensor."""
         return self.replace(label, {id(recipe): change(recipe) for recipe in self.recipes()})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from tensorplay._arguments import counted
 from tensorplay._verify.arrays import astype, is_float, to_numpy
 from tensorplay._verify.compare import MANTISSA
 from tensorplay._verify.inputs import Case, TensorRecipe, new_tensor
@@ -250,5 +251,5 @@ def _told(argument: str, got: Array, want: Array, allowed: Array, wrong: Array) 
     bound = float(allowed[at])
     return (
         f"that of '{argument}' at {list(at)}: got {float(got[at]):.6g}, in a wider dtype {float(want[at]):.6g} "
-        f"(allowed {bound:.3g}); {int(wrong.sum())} of {wrong.size} elements differ"
+        f"(allowed {bound:.3g}); {int(wrong.sum())} of {counted(wrong.size, 'element')} differ"
     )

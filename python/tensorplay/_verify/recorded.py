@@ -90,7 +90,7 @@ def cotangents(outputs: list[Any], seed: int, layout: str = "contiguous") -> lis
     rng = np.random.Generator(np.random.PCG64([seed, 7]))
     made = []
     for output in outputs:
-        values = rng.standard_normal(tuple(output.shape)) + 0.25
+        values = np.asarray(rng.standard_normal(tuple(output.shape)) + 0.25)
         stored = "float32" if output.dtype.name == "bfloat16" else output.dtype.name
         values = values.astype(stored)
         if layout == "expanded" and values.ndim and values.shape[0]:

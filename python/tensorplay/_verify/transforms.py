@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 __all__ = ["changed", "one_element", "resized", "with_other_contents", "with_specials", "with_zero"]
 
 
-def resize(values: Array, dtype: str, old: int, new: int) -> Array:
-    """Every dimension of size `old` becomes `new`: contents are repeated, or ones where there were none."""
+def resize(values: Array, dtype: str, old: int, new: int, only: int | None = None) -> Array:
+    """Every dimension of size `old`, or number `only` of them, becomes `new`: contents are repeated, or ones where there
+    were none.
+    """
     import numpy as np
 
     del dtype
     for axis, n in enumerate(values.shape):
+        if only is not None and axis != only:
+            continue
         if n == old and old:
             values = values.take(np.arange(new) % old, axis=axis)
         elif n == old:
@@ -82,15 +86,13 @@ def _on_tensor(owner: str, change: Callable[..., Array], tensor: Any, *extra: in
     return new_tensor(change(to_numpy(tensor), tensor.dtype.name, *extra), tensor.dtype.name)
 
 
-def resized(tensor: Any, old: int, new: int) -> Any:
-    """A copy in which every dimension of size ``old`` has size ``new``; contents are repeated."""
-    return _on_tensor(
-        "resized",
-        resize,
-        tensor,
-        _arguments.integer("resized", "old", old),
-        _arguments.integer("resized", "new", new),
-    )
+def resized(tensor: Any, old: int, new: int, axis: int | None = None) -> Any:
+    """A copy in which every dimension of size ``old`` has size ``new``, or only the one at ``axis`` (counted from 0);
+    contents are repeated.
+    """
+    sizes = [_arguments.integer("resized", name, n) for name, n in (("old", old), ("new", new))]
+    places = () if axis is None else (_arguments.integer("resized", "axis", axis),)
+    return _on_tensor("resized", resize, tensor, *sizes, *places)
 
 
 def one_element(tensor: Any, ndim: int) -> Any:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorplay import _native
+from tensorplay._arguments import counted
 from tensorplay._record import record_of
 from tensorplay._verify.arrays import NoGrad, Snapshot, flatten, snapshot
 from tensorplay._verify.compare import Comparison, compare
@@ -153,7 +154,11 @@ def _left_behind(before: dict[str, Any], after: dict[str, Any]) -> str:
     for path, was in before.items():
         now = after.get(path, was)
         if now != was:
-            return f"{path} has {now} items, {was} before" if isinstance(was, int) else f"{path} changed"
+            return (
+                f"{path} has {counted(now, 'item')}, {was} before"
+                if isinstance(was, int)
+                else f"{path} changed"
+            )
     return ""
 
 
@@ -231,7 +236,7 @@ def _difference(left: Run, right: Run) -> str:
         if not a.same_bits(b):
             what = f"output {i}" if i < len(left.outputs) else "a written argument"
             return f"{what}, {compare(a, b, rtol=0.0, atol=0.0).detail.partition(';')[0]}"
-    return f"{len(left.outputs)} and {len(right.outputs)} results"
+    return f"{len(left.outputs)} and {counted(len(right.outputs), 'result')}"
 
 
 def compare_runs(run: Run, wanted: Run, options: Options) -> tuple[Comparison, str]:
@@ -341,10 +346,10 @@ def check_over_declared(subject: Subject, accepted: list[Accepted], tally: Tally
         elif any(changed.split("[")[0] == name for item in tried for changed in item.writes):
             tally.ok(f"'{name}' is written to", location=subject.location)
         elif guessed:
-            detail = f"never in {len(tried)} cases; mutates_args='unknown' stands for every Tensor, and costs copies"
+            detail = f"never in {counted(len(tried), 'case')}; mutates_args='unknown' stands for every Tensor, and costs copies"
             tally.skip(f"'{name}' is written to", detail, subject.location)
         else:
-            detail = f"declared but not seen: '{name}' never changed in {len(tried)} cases; take it out of mutates_args"
+            detail = f"declared but not seen: '{name}' never changed in {counted(len(tried), 'case')}; take it out of mutates_args"
             tally.fail(f"'{name}' is written to", detail, subject.location)
 
 
@@ -356,7 +361,7 @@ def check_effects_seen(subject: Subject, accepted: list[Accepted], tally: Tally)
             tally.ok(name, "random: other seeds give other results", location=subject.location)
         else:
             detail = (
-                f"random is declared, but two seeds gave the same bits in {len(accepted)} cases: it is kept from "
+                f"random is declared, but two seeds gave the same bits in {counted(len(accepted), 'case')}: it is kept from "
                 f"being removed and merged for nothing, unless it draws for inputs that were not tried"
             )
             tally.skip(name, detail, subject.location)

@@ -191,8 +191,11 @@ fn results(mut run: Run) -> Vec<Option<Tensor>> {
 
 fn roots(tensors: &[Tensor], gradients: &[Option<Tensor>]) -> Result<Roots> {
     if !gradients.is_empty() && gradients.len() != tensors.len() {
-        let message =
-            format!("expected {} gradients, one per output, got {}", tensors.len(), gradients.len());
+        let message = format!(
+            "expected {}, one per output, got {}",
+            tp_tensor::counted(tensors.len(), "gradient"),
+            gradients.len()
+        );
         return Err(Error::autograd("TP3009", message));
     }
     let mut roots = Roots::new();

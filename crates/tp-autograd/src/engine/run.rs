@@ -393,6 +393,9 @@ fn freed(node: &Node) -> Error {
 
 #[cold]
 fn no_output(node: &Node, nr: u32) -> Error {
-    let message = format!("a gradient for output {nr} of a node with {} outputs", node.output_count());
+    let message = format!(
+        "a gradient for output {nr} of a node with {}",
+        tp_tensor::counted(node.output_count(), "output")
+    );
     Error::internal("TP9009", message).with_op(node.name())
 }

@@ -155,7 +155,7 @@ pub fn misfit(op: &str, output: usize, (axis, misfit): (usize, Misfit)) -> Error
     };
     Error::contract(code, format!("axis {axis} of output {output} of the kernel has {misfit}"))
         .with_op(op)
-        .note("the function was captured with what the fake kernel said; mend the fake kernel or the kernel")
+        .note("the function was captured with what the fake rule said; mend the fake rule or the kernel")
 }
 
 /// A statement of `check` that a run does not confirm.

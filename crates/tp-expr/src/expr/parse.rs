@@ -255,7 +255,7 @@ impl<'a> Parser<'a> {
             Some(id) => Ok(id),
             None => {
                 self.position = start;
-                self.fail(format!("no function {name} of {} arguments", args.len()))
+                self.fail(format!("no function {name} of {}", tp_tensor::counted(args.len(), "argument")))
             }
         }
     }

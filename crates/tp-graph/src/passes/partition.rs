@@ -1,7 +1,8 @@
 //! Pointwise partition: which nodes run as one region. A region is a set of pointwise nodes over one iteration shape,
 //! convex in the graph (no path leaves it and comes back), within one stretch between two writes. Every other node is
-//! a region of its own. Regions come in an order in which they can run; every node that could not join the regions of
-//! all its operands has a reason.
+//! a region of its own. Regions come in an order in which they can run. Where a node could not join the region of an
+//! operand, a break names the reason and the node that it is true of: the one of the two that is not pointwise, or else
+//! the later one.
 
 use crate::entity::{Entity, NodeId, ValueId};
 use crate::ir::{Def, Graph, Node};
@@ -30,22 +31,19 @@ pub struct Partition {
     pub breaks: Vec<Break>,
 }
 
-/// Why `node` did not join the region of an operand.
+/// Why a region ends at `node`: `node` did not join the region of an operand, or is the operand and none can join it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Break {
     pub node: NodeId,
     pub target: String,
     pub reason: BreakReason,
+    /// The node is one of the backward graph.
+    pub backward: bool,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum BreakReason {
     NotPointwise(NotPointwise),
-    /// It is the operand that no region takes.
-    Operand {
-        target: String,
-        why: NotPointwise,
-    },
     Shape {
         from: Dims,
         to: Dims,
@@ -65,7 +63,6 @@ impl fmt::Display for BreakReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BreakReason::NotPointwise(why) => why.fmt(f),
-            BreakReason::Operand { target, why } => write!(f, "its operand {target} joins no region: {why}"),
             BreakReason::Shape { from, to } => {
                 write!(f, "the shape changes from {:?} to {:?}", Dim::slice(from), Dim::slice(to))
             }
@@ -81,7 +78,8 @@ impl fmt::Display for BreakReason {
 
 impl fmt::Display for Break {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}): {}", self.node, self.target, self.reason)
+        let phase = if self.backward { "backward " } else { "" };
+        write!(f, "{phase}{} ({}): {}", self.node, self.target, self.reason)
     }
 }
 
@@ -183,9 +181,12 @@ impl Builder<'_> {
                 None => into = self.merge(into, g),
                 // A break is worth telling only where two pointwise nodes could have met, or one met an opaque one.
                 Some(reason) => {
-                    let target = self.graph.nodes[id].target.name();
-                    if !self.breaks.iter().any(|b| b.node == id && b.reason == reason) {
-                        self.breaks.push(Break { node: id, target, reason });
+                    // An opaque group is one node.
+                    let behind = self.groups[into].opaque.is_none() && self.groups[g].opaque.is_some();
+                    let node = if behind { self.groups[g].nodes[0] } else { id };
+                    let target = self.graph.nodes[node].target.name();
+                    if !self.breaks.iter().any(|b| b.node == node && b.reason == reason) {
+                        self.breaks.push(Break { node, target, reason, backward: false });
                     }
                 }
             }
@@ -194,12 +195,8 @@ impl Builder<'_> {
 
     fn refuse(&self, a: usize, b: usize) -> Option<BreakReason> {
         let (x, y) = (&self.groups[a], &self.groups[b]);
-        if let Some(why) = x.opaque.clone() {
+        if let Some(why) = x.opaque.clone().or_else(|| y.opaque.clone()) {
             return Some(BreakReason::NotPointwise(why));
-        }
-        if let Some(why) = y.opaque.clone() {
-            let target = self.graph.nodes[y.nodes[0]].target.name();
-            return Some(BreakReason::Operand { target, why });
         }
         let (Some((xs, xd)), Some((ys, yd))) = (&x.space, &y.space) else {
             return Some(BreakReason::NotConvex);

@@ -38,6 +38,8 @@ pub enum Phase {
     Setup,
     /// The tape has what was saved.
     Recorded,
+    /// The rule has no setup function: nothing was saved, nor will be.
+    Bare,
     /// A backward pass gave it up.
     Freed,
 }
@@ -56,6 +58,13 @@ pub struct State {
 }
 
 impl State {
+    /// After the last backward pass.
+    pub fn free(&mut self) {
+        if self.phase != Phase::Bare {
+            self.phase = Phase::Freed;
+        }
+    }
+
     /// As it was made, whatever the inputs need.
     fn is_unused(&self) -> bool {
         let lists = self.to_save.is_empty() && self.not_differentiable.is_empty() && self.dirty.is_empty();
@@ -120,7 +129,7 @@ pub unsafe fn borrow(needs: Needs) -> Result<Obj> {
         }
         with(op, |s| {
             s.needs = needs;
-            s.phase = Phase::Recorded;
+            s.phase = Phase::Bare;
         });
         Ok(op)
     }
@@ -128,7 +137,7 @@ pub unsafe fn borrow(needs: Needs) -> Result<Obj> {
 
 /// # Safety
 /// `op` came from `borrow`, and its call is over.
-pub unsafe fn give_up(op: Obj, is_last: bool) {
+pub unsafe fn give_up(op: Obj) {
     // SAFETY: lock held; one reference is ours.
     unsafe {
         let this = op.cast::<Context>();
@@ -137,9 +146,6 @@ pub unsafe fn give_up(op: Obj, is_last: bool) {
         if is_plain && ffi::Py_REFCNT(op) == 1 && spare.is_null() {
             *spare = op;
             return;
-        }
-        if is_last {
-            (*this).state.phase = Phase::Freed;
         }
         x::PyObject_GC_Track(op.cast());
         ffi::Py_DECREF(op);
@@ -199,6 +205,7 @@ pub unsafe fn saved(op: Obj) -> Result<Vec<Option<Tensor>>> {
             (own, s.running.last().map(|e| e.1), s.phase)
         });
         match (own, any, phase) {
+            (.., Phase::Bare) => Err(nothing_saved()),
             (Some(call), ..) => unpack(&*call),
             (None, Some(call), _) => (*call).copied(unpack),
             (None, None, Phase::Setup) => Ok(with(op, |s| s.to_save.clone())),
@@ -209,6 +216,12 @@ pub unsafe fn saved(op: Obj) -> Result<Vec<Option<Tensor>>> {
 
 fn unpack(call: &BackwardCtx<'_>) -> Result<Vec<Option<Tensor>>> {
     (0..call.saved_count()).map(|k| call.saved_opt(k)).collect()
+}
+
+#[cold]
+fn nothing_saved() -> Error {
+    Error::autograd("TP3317", "nothing was saved: the backward rule was registered without setup_context")
+        .note("register_autograd(backward, setup_context=setup), where setup(ctx, inputs, output) calls ctx.save_for_backward(...)")
 }
 
 #[cold]

@@ -136,7 +136,7 @@ pub unsafe extern "C" fn repr(op: Obj) -> Obj {
     // SAFETY: as above.
     ret::guard(|| unsafe {
         let text = match context::saved(op) {
-            Ok(list) => format!("<context of {} saved tensors>", list.len()),
+            Ok(list) => format!("<context of {}>", tp_tensor::counted(list.len(), "saved tensor")),
             Err(_) => "<context>".to_string(),
         };
         Ok(ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), text.len() as isize))

@@ -140,7 +140,10 @@ impl FunctionRule {
             }
             let got = if is_tuple { ffi::PyTuple_Size(result.0) as usize } else { 1 };
             if got != self.args.len() {
-                return Err(self.broken(&format!("must return {} gradients, got {got}", self.args.len())));
+                return Err(self.broken(&format!(
+                    "must return {}, got {got}",
+                    tp_tensor::counted(self.args.len(), "gradient")
+                )));
             }
             for (i, kind) in self.args.iter().enumerate() {
                 let item = if is_tuple { ffi::PyTuple_GetItem(result.0, i as isize) } else { result.0 };

@@ -349,7 +349,7 @@ impl VjpRule for PyRule {
                 let result = Bound::from_owned_ptr_or_err(py, out).map_err(error::from_py)?;
                 self.store(&result, ctx, gradients_out)?;
                 if ctx.is_last() {
-                    context::with(object.0, |s| s.phase = Phase::Freed);
+                    context::with(object.0, |s| s.free());
                 }
                 Ok(())
             }
@@ -398,14 +398,14 @@ impl PyRule {
             let object = context::borrow(Needs::Bits { bits, inputs: self.inputs.len() })?;
             let args = [object, shell::wrap_ref(grad)];
             if args[1].is_null() {
-                context::give_up(object, false);
+                context::give_up(object);
                 return Err(error::fetch());
             }
             context::enter(object, ctx);
             let result = x::vectorcall(self.backward, args.as_ptr(), 2, std::ptr::null_mut());
             context::leave(object, ctx);
             ffi::Py_DECREF(args[1]);
-            context::give_up(object, ctx.is_last());
+            context::give_up(object);
             if result.is_null() {
                 return Err(error::fetch());
             }
@@ -430,7 +430,7 @@ impl PyRule {
             let object = context::new()?;
             context::with(object, |s| {
                 s.needs = needs;
-                s.phase = Phase::Recorded;
+                s.phase = Phase::Bare;
             });
             Ok(object)
         }

@@ -1,10 +1,10 @@
-//! Outputs for kernels that fill them: allocated as the fake kernel says.
+//! Outputs for kernels that fill them: allocated as the fake rule says.
 
 use tp_dispatch::kernel::Call;
 use tp_dispatch::{Error, Result, Rets, Value, fake};
 use tp_tensor::{Tensor, symbols};
 
-/// Fresh tensors for the outputs of a call; an error where the op has no fake kernel or returns other things.
+/// Fresh tensors for the outputs of a call; an error where the op has no fake rule or returns other things.
 pub fn make(call: &Call<'_>) -> Result<Rets> {
     let promised = fake::predict(call)?.ok_or_else(|| unknown(call))?;
     promised.rets.iter().map(|value| real(call, value)).collect()
@@ -32,7 +32,7 @@ fn real(call: &Call<'_>, value: &Value) -> Result<Value> {
 
 #[cold]
 fn unknown(call: &Call<'_>) -> Error {
-    Error::contract("TP3242", "the kernel fills its outputs, but no fake kernel says what they are")
+    Error::contract("TP3242", "the kernel fills its outputs, but no fake rule says what they are")
         .with_op(call.op.name())
         .note(
             "add one with @op.register_fake, or register the kernel without out=True and return the outputs",

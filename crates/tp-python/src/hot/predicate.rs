@@ -2,7 +2,7 @@
 
 use super::ffi::{self as x, Obj};
 use super::pykernel::from_rust;
-use super::queue;
+use super::{convert, queue, shell};
 use crate::error;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -10,12 +10,14 @@ use tp_dispatch::host::HostVisitor;
 use tp_dispatch::kernel::Call;
 use tp_dispatch::select::Predicate;
 use tp_dispatch::state::KeyGuard;
-use tp_dispatch::{Result, Schema};
+use tp_dispatch::{Error, Result, Schema};
 
 pub struct PyPredicate {
     func: Obj,
     positional: usize,
     kwnames: Obj,
+    /// Name of the kernel, for messages.
+    kernel: Box<str>,
 }
 
 // SAFETY: the objects are touched only with the interpreter lock held, and dropped through the queue.
@@ -24,7 +26,7 @@ unsafe impl Send for PyPredicate {}
 unsafe impl Sync for PyPredicate {}
 
 impl PyPredicate {
-    pub fn new(func: &Bound<'_, PyAny>, schema: &Schema) -> PyPredicate {
+    pub fn new(func: &Bound<'_, PyAny>, schema: &Schema, kernel: &str) -> PyPredicate {
         let positional = schema.positional_count();
         // SAFETY: lock held, live callable.
         unsafe {
@@ -32,13 +34,14 @@ impl PyPredicate {
                 func: ffi::Py_NewRef(func.as_ptr()),
                 positional,
                 kwnames: super::pykernel::keyword_names(schema, positional, None),
+                kernel: kernel.into(),
             }
         }
     }
 
     /// # Safety
     /// Lock held; one object per schema argument.
-    unsafe fn ask(&self, objects: *const Obj) -> Result<bool> {
+    unsafe fn ask(&self, op: &str, objects: *const Obj) -> Result<bool> {
         let guard = KeyGuard::foreign_kernel();
         // SAFETY: the caller's promise.
         unsafe {
@@ -47,10 +50,23 @@ impl PyPredicate {
             if out.is_null() {
                 return Err(error::fetch());
             }
-            let truth = ffi::PyObject_IsTrue(out);
+            if out == ffi::Py_True() || out == ffi::Py_False() {
+                ffi::Py_DECREF(out);
+                return Ok(out == ffi::Py_True());
+            }
+            // NumPy's bool is one, the truth of a tensor is a read of its values that nobody wrote down.
+            let answer = if shell::is_tensor(out) { Ok(None) } else { convert::strict_boolean(out) };
+            let got = x::type_name(out);
             ffi::Py_DECREF(out);
-            if truth < 0 { Err(error::fetch()) } else { Ok(truth == 1) }
+            answer?.ok_or_else(|| self.no_answer(op, &got))
         }
+    }
+
+    #[cold]
+    fn no_answer(&self, op: &str, got: &str) -> Error {
+        let what =
+            format!("{} of kernel '{}' must return True or False, got {got}", self.describe(), self.kernel);
+        Error::contract("TP3243", what).with_op(op).note("write the condition out, as in x.ndim == 2")
     }
 }
 
@@ -58,12 +74,12 @@ impl Predicate for PyPredicate {
     fn holds(&self, call: &Call<'_>) -> Result<bool> {
         if !call.host.0.is_null() {
             // SAFETY: the door passes its objects along only while it holds the lock.
-            return unsafe { self.ask(call.host.0.cast()) };
+            return unsafe { self.ask(call.op.name(), call.host.0.cast()) };
         }
         let mut answer = false;
         from_rust(call, |objects| {
             // SAFETY: lock held inside.
-            answer = unsafe { self.ask(objects)? };
+            answer = unsafe { self.ask(call.op.name(), objects)? };
             Ok(())
         })?;
         Ok(answer)

@@ -20,7 +20,7 @@ use tp_tensor::Tensor;
 pub enum Role {
     /// Outputs are checked for count, type and aliasing.
     Kernel,
-    /// A kernel that fills outputs made for it, from what the fake kernel says of them: `fn(*args, out=...)`.
+    /// A kernel that fills outputs made for it, from what the fake rule says of them: `fn(*args, out=...)`.
     Out,
     /// A fake rule: outputs are checked for count and type by whoever called it.
     Fake,
@@ -31,7 +31,7 @@ impl Role {
     pub fn text(self) -> &'static str {
         match self {
             Role::Kernel | Role::Out => "the kernel",
-            Role::Fake => "the fake kernel",
+            Role::Fake => "the fake rule",
         }
     }
 }

@@ -72,7 +72,9 @@ pub unsafe fn foreign_array(obj: Obj) -> Option<String> {
         if ffi::PyObject_HasAttrString(obj, c"__dlpack__".as_ptr()) == 0 {
             return None;
         }
-        Some(format!("a foreign array ({}) converts with tensorplay.from_dlpack(x)", x::type_name(obj)))
+        let got = x::type_name(obj);
+        let by = if got == "ndarray" { "from_numpy" } else { "from_dlpack" };
+        Some(format!("a foreign array ({got}) converts with tensorplay.{by}(x)"))
     }
 }
 
@@ -138,9 +140,8 @@ pub fn wrong_length(op: &str, p: &Param, size: u32, n: usize) -> Error {
 pub unsafe fn too_many(op: &str, info: &CalleeInfo, given: &[Obj]) -> Error {
     let params = &info.def.params;
     let (n, got) = (params.positional, given.len());
-    let plural = if n == 1 { "" } else { "s" };
-    let e = Error::argument("TP1005", format!("takes at most {n} positional argument{plural}, got {got}"))
-        .with_op(op);
+    let most = tp_tensor::counted(n, "positional argument");
+    let e = Error::argument("TP1005", format!("takes at most {most}, got {got}")).with_op(op);
     // SAFETY: live objects.
     let numbers = || given.iter().all(|o| unsafe { matches!(convert::int(*o), Ok(Some(_))) });
     let sizes = params.all.first().is_some_and(|p| p.kind == ParamKind::Ints) && numbers();

@@ -1,4 +1,4 @@
-//! What a Python kernel or fake kernel returned, as values of the declared returns. Every refusal names the op, the
+//! What a Python kernel or fake rule returned, as values of the declared returns. Every refusal names the op, the
 //! output, the item where it is a list, what the schema wants and what came.
 
 use super::ffi::{self as x, Obj};

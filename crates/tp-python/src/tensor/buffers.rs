@@ -58,6 +58,18 @@ fn dtype_name(obj: &Bound<'_, PyAny>) -> Option<String> {
     obj.getattr("dtype").and_then(|d| d.getattr("name")).and_then(|n| n.extract()).ok()
 }
 
+/// The dtype that a NumPy dtype stands for; None where there is none, and the numbers are none the less exact as Python's.
+pub fn dtype_named(described: &Bound<'_, PyAny>) -> tp_dispatch::Result<Option<DType>> {
+    let Some(name) = described.getattr("name").ok().and_then(|n| n.extract::<String>().ok()) else {
+        return Ok(None);
+    };
+    match name.parse() {
+        Ok(dtype) => Ok(Some(dtype)),
+        Err(_) if name.starts_with("complex") || name.starts_with("float") => Err(unsupported(&name)),
+        Err(_) => Ok(None),
+    }
+}
+
 /// The memory view holds the export for as long as the tensor lives; its own buffer is looked at and released.
 fn borrow_view(
     obj: &Bound<'_, PyAny>,

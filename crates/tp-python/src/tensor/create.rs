@@ -12,13 +12,14 @@ use nested::Nested;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use tp_dispatch::{Arg, Error, Result};
-use tp_tensor::promote::{DEFAULT_FLOAT, default_dtype};
+use tp_tensor::promote::DEFAULT_FLOAT;
 use tp_tensor::scalar::Element;
 use tp_tensor::{DType, Device, Scalar, Tensor, TensorError, dispatch_dtype};
 
 /// A new tensor with a copy of `data`: numbers, nested lists, a NumPy array or another buffer, a tensor.
 ///
-/// Python floats give float32, ints int64 and bools bool unless `dtype` says otherwise; arrays keep their dtype.
+/// Python floats give float32, ints int64 and bools bool unless `dtype` says otherwise; arrays and NumPy scalars keep
+/// their dtype, `numpy.float64` and the items of lists among them.
 #[pyfunction]
 #[pyo3(signature = (data, *, dtype=None, device=None, requires_grad=false))]
 pub fn tensor<'py>(
@@ -134,8 +135,8 @@ fn shared(obj: &Bound<'_, PyAny>, wanted: Option<DType>) -> PyResult<Source> {
         return Ok(Source { tensor, fresh: false });
     }
     // SAFETY: a live object, lock held.
-    let numbers = unsafe { nested::read(obj.as_ptr()) }.py(py)?;
-    let dtype = wanted.unwrap_or_else(|| numbers.category().map_or(DEFAULT_FLOAT, default_dtype));
+    let numbers = unsafe { nested::read(obj.as_ptr(), wanted.is_none()) }.py(py)?;
+    let dtype = wanted.or_else(|| numbers.dtype()).unwrap_or(DEFAULT_FLOAT);
     Ok(Source { tensor: store(&numbers, dtype).py(py)?, fresh: true })
 }
 
@@ -160,10 +161,10 @@ fn is_python_data(obj: &Bound<'_, PyAny>) -> bool {
     // SAFETY: a live object.
     unsafe {
         let op = obj.as_ptr();
-        ffi::PyList_Check(op) != 0
-            || ffi::PyTuple_Check(op) != 0
-            || ffi::PyLong_Check(op) != 0
-            || ffi::PyFloat_Check(op) != 0
+        // `numpy.float64` is a Python float that has a dtype.
+        let float =
+            || ffi::PyFloat_Check(op) != 0 && ffi::PyObject_HasAttrString(op, c"__array__".as_ptr()) == 0;
+        ffi::PyList_Check(op) != 0 || ffi::PyTuple_Check(op) != 0 || ffi::PyLong_Check(op) != 0 || float()
     }
 }
 

@@ -1,25 +1,79 @@
 //! Nested Python sequences of numbers as one flat list with a shape. Ragged data is an error that names the place.
+//! Python's own numbers are weak; NumPy scalars, tensors and the items of arrays bring a dtype.
 
+use super::buffers;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::{convert, shell};
 use crate::{error, types};
+use pyo3::Bound;
 use pyo3::ffi;
+use pyo3::types::PyAnyMethods;
 use std::fmt::Write;
 use tp_dispatch::{Error, Result};
 use tp_tensor::dtype::Category;
 use tp_tensor::layout::MAX_DIMS;
-use tp_tensor::{Dims, Scalar};
+use tp_tensor::promote::{default_dtype, promote_types, promote_weak};
+use tp_tensor::{DType, Dims, Scalar};
 
 /// Numbers in row-major order.
 pub struct Nested {
     pub sizes: Dims,
     pub values: Vec<Scalar>,
+    /// What the numbers with a dtype of their own promote to.
+    typed: Option<DType>,
+    /// The widest kind among the others.
+    weak: Option<Category>,
+    /// The dtype object that was met last, and what it stands for: an array has one for all of its items.
+    last: Option<(Held, Option<DType>)>,
+    /// Whether dtypes are asked for: nobody said what the numbers are stored as.
+    ask: bool,
 }
 
 impl Nested {
-    /// The widest kind among the numbers; None for no numbers.
-    pub fn category(&self) -> Option<Category> {
-        self.values.iter().map(|s| s.category()).max()
+    /// The dtype of the numbers together, by the rules of tensors beside Python numbers; None for no numbers.
+    pub fn dtype(&self) -> Option<DType> {
+        match (self.typed, self.weak) {
+            (Some(typed), Some(kind)) => Some(promote_weak(typed, kind)),
+            (typed, weak) => typed.or_else(|| weak.map(default_dtype)),
+        }
+    }
+
+    fn push(&mut self, s: Scalar, own: Option<DType>) {
+        match own {
+            Some(dtype) => self.typed = Some(self.typed.map_or(dtype, |d| promote_types(d, dtype))),
+            None => self.weak = self.weak.max(Some(s.category())),
+        }
+        self.values.push(s);
+    }
+
+    /// The dtype that a number or a row brings; None for a Python number, and for an integer of a width that has no dtype
+    /// here.
+    ///
+    /// # Safety
+    /// Live object, lock held.
+    unsafe fn own_dtype(&mut self, obj: Obj) -> Result<Option<DType>> {
+        // SAFETY: a live object, lock held; a tensor is asked for what it is.
+        unsafe {
+            if shell::is_tensor(obj) {
+                return Ok(Some(shell::tensor_of(obj).dtype()));
+            }
+            let described = ffi::PyObject_GetAttrString(obj, c"dtype".as_ptr());
+            if described.is_null() {
+                ffi::PyErr_Clear();
+                return Ok(None);
+            }
+            let described = Held(described);
+            match &self.last {
+                Some((seen, dtype)) if seen.0 == described.0 => Ok(*dtype),
+                _ => {
+                    let dtype = error::attached(|py| {
+                        buffers::dtype_named(&Bound::from_borrowed_ptr(py, described.0))
+                    })?;
+                    self.last = Some((described, dtype));
+                    Ok(dtype)
+                }
+            }
+        }
     }
 }
 
@@ -47,10 +101,12 @@ impl Drop for Held {
     }
 }
 
+/// The numbers of `data`; with `ask` their dtypes too.
+///
 /// # Safety
 /// Live object, lock held.
-pub unsafe fn read(data: Obj) -> Result<Nested> {
-    let mut out = Nested { sizes: Dims::new(), values: Vec::new() };
+pub unsafe fn read(data: Obj, ask: bool) -> Result<Nested> {
+    let mut out = Nested { sizes: Dims::new(), values: Vec::new(), typed: None, weak: None, last: None, ask };
     let mut levels: Vec<Level> = Vec::new();
     // The rank is settled by the first number or the first empty list.
     let mut rank = None;
@@ -95,7 +151,12 @@ unsafe fn enter_or_push(
     // SAFETY: a live object.
     unsafe {
         let depth = levels.len();
-        if let Some(s) = number(obj)? {
+        let own = if out.ask && !is_plain(obj) { out.own_dtype(obj)? } else { None };
+        let number = match number(obj)? {
+            None => number_of_array(obj, levels)?,
+            some => some,
+        };
+        if let Some(s) = number {
             if *rank.get_or_insert(depth) != depth {
                 return Err(ragged(
                     levels,
@@ -103,7 +164,7 @@ unsafe fn enter_or_push(
                     &format!("a sequence of length {}", out.sizes[depth]),
                 ));
             }
-            out.values.push(s);
+            out.push(s, own);
             return Ok(());
         }
         let level = enter(obj, levels)?;
@@ -123,6 +184,46 @@ unsafe fn enter_or_push(
         }
         levels.push(level);
         Ok(())
+    }
+}
+
+/// Whether it is one of Python's own numbers or lists, which bring no dtype.
+unsafe fn is_plain(obj: Obj) -> bool {
+    // SAFETY: a live object.
+    let ty = unsafe { x::type_of(obj) };
+    ty == &raw mut ffi::PyFloat_Type
+        || ty == &raw mut ffi::PyLong_Type
+        || ty == &raw mut ffi::PyBool_Type
+        || ty == &raw mut ffi::PyList_Type
+        || ty == &raw mut ffi::PyTuple_Type
+}
+
+/// The one number of an array of no dimensions, which calls itself a sequence and has no length.
+unsafe fn number_of_array(obj: Obj, levels: &[Level]) -> Result<Option<Scalar>> {
+    // SAFETY: a live object, lock held; `item` is owned.
+    unsafe {
+        if ffi::PyObject_HasAttrString(obj, c"__array__".as_ptr()) == 0 || shell::is_tensor(obj) {
+            return Ok(None);
+        }
+        if ffi::PyObject_Size(obj) >= 0 {
+            return Ok(None);
+        }
+        ffi::PyErr_Clear();
+        error::attached(|py| {
+            let dtype = Bound::from_borrowed_ptr(py, obj).getattr("dtype").map_err(error::from_py)?;
+            let kind = dtype.getattr("kind").and_then(|k| k.extract::<String>()).map_err(error::from_py)?;
+            if ["b", "i", "u", "f"].contains(&&*kind) {
+                return Ok(());
+            }
+            let message = format!("data{} is no number: got one of dtype {dtype}", path(levels));
+            Err(Error::argument("TP1019", message))
+        })?;
+        let item = ffi::PyObject_CallMethod(obj, c"item".as_ptr(), std::ptr::null());
+        if item.is_null() {
+            return Err(error::fetch());
+        }
+        let item = Held(item);
+        convert::number(item.0)
     }
 }
 

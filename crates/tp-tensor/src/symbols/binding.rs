@@ -156,7 +156,7 @@ impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Misfit::Range { symbol, size, declared } => {
-                write!(f, "size {size}, the fake kernel declared {}", declared.of(*symbol))
+                write!(f, "size {size}, the fake rule declared {}", declared.of(*symbol))
             }
             Misfit::Value { expression, expected: Some(expected), size } => {
                 write!(f, "size {size}, where {expression} is {expected}")
