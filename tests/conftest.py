@@ -30,6 +30,7 @@ HERE = Path(__file__).parent
 ONE_THREAD = {
     "autograd/test_lifetime.py": "counts the nodes of the process",
     "backends": "programs of the adapters; compiled regions run them in threads under compile/",
+    "compile/test_explanations.py": "its ops have fixed names",
     "compile/test_registrations.py": "registers kernels for built-in ops, which the other threads call",
     "compile/test_upstream_defects.py": "its ops have fixed names",
     "test_architecture.py": "reads sources",
@@ -55,6 +56,7 @@ ONE_THREAD = {
     "test_verify_more_faults.py": "its ops have fixed names",
     "test_verify_parts.py": "its ops have fixed names",
     "test_verify_second_look.py": "its ops have fixed names",
+    "test_verify_sizes.py": "its ops have fixed names",
 }
 
 
