@@ -389,6 +389,7 @@ def test_gradients_of_broadcast_operands(fn, shapes) -> None:
     assert [x.grad.shape for x in operands] == [x.shape for x in operands]
 
 
+@pytest.mark.thread_unsafe(reason="starts seven threads of its own")
 def test_callbacks_hold_no_lock(ns: str) -> None:
     """H1: kernels call ops while others register and differentiate; all of it ends."""
     inner = unary(f"{ns}::inner")
