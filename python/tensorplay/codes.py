@@ -459,6 +459,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "return the new value, or clone the tensor first",
     ),
     (
+        "TP4035",
+        "A gradient inside of a captured function is by a tensor that another of its inputs was computed from.",
+        "compute the other one inside of the function, or take the gradient outside",
+    ),
+    (
         "TP4101",
         "on_fallback='error' met a fallback.",
         "the reason says what to change, or use on_fallback='record'",

@@ -20,7 +20,7 @@ pub mod tape;
 mod view;
 
 pub use engine::{
-    GradOptions, backward, backward_from, grad, grad_up_to_data, hide_leaf, reaches_other_leaf,
+    GradOptions, backward, backward_from, depends_on, grad, grad_up_to_data, hide_leaf, reaches_other_leaf,
     reaches_outside,
 };
 pub use hooks::{HostHooks, set_host_hooks};

@@ -173,11 +173,12 @@ impl CompiledFunction {
         };
         let gradients = joint.iter().flat_map(|j| j.gradients.iter().filter_map(|(_, g)| g.clone()));
         let all: Vec<Operand> = operands.iter().cloned().chain(gradients).collect();
+        let between = std::mem::take(&mut scope.recorder().between);
         let Captured { graph, lifted } = scope.close_at(all, joint.as_ref().map(|j| j.boundary));
         graph.check()?;
         let ops = captured_ops(&graph);
         let (graph, removed) = passes::simplify(&graph);
-        let context = Context { asked, grad_mode, ..context(&graph, args, &lifted, ops) };
+        let context = Context { asked, grad_mode, between, ..context(&graph, args, &lifted, ops) };
         let guards = GuardSet::new(args, names, context);
         let half = Half { graph, removed, guards, lifted, structure, returned, number };
         match joint {

@@ -3,8 +3,8 @@
 //! gradient; a literal's type and value; grad mode and autocast; which tensors share memory, where the graph writes to one; and
 //! the definitions of the user's ops that were captured.
 
-use crate::capture::literal;
 use crate::capture::watch::{Answer, Asked, Fact};
+use crate::capture::{Between, literal};
 use crate::ir::{Const, Operand};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -32,6 +32,10 @@ pub struct GuardSet {
     changes: AtomicU64,
     /// Lifted tensors, and whether each required a gradient.
     lifted: Box<[(Tensor, bool)]>,
+    /// Arguments that are a tensor which the function reaches on its own, and was captured as one with it.
+    reached: Box<[(u32, Tensor)]>,
+    /// Pairs of tensors, the first of which was not computed from the second: a gradient by that is taken inside.
+    apart: Box<[(Subject, Subject)]>,
     /// What the function asked of tensors beside their specs, and was told.
     asked: Box<[(Subject, Fact, Answer)]>,
     /// Besides the arguments one by one there are only casts and registrations to look at.
@@ -161,6 +165,7 @@ pub struct Context {
     pub memory: Vec<(Place, Place)>,
     pub ops: Vec<OpHandle>,
     pub lifted: Vec<Tensor>,
+    pub between: Between,
     pub asked: Vec<Asked>,
     /// The function asked for grad mode.
     pub grad_mode: bool,
@@ -187,7 +192,14 @@ impl GuardSet {
             changes: AtomicU64::new(registry::changes()),
             ops: context.ops.into_iter().map(OpGuard::of).collect(),
             lifted: context.lifted.into_iter().map(|t| (t.clone(), t.requires_grad())).collect(),
-            asked: context.asked.into_iter().map(|asked| subject(args, asked)).collect(),
+            reached: reached_arguments(args, context.between.reached),
+            apart: context
+                .between
+                .apart
+                .into_iter()
+                .map(|(t, s)| (subject(args, t), subject(args, s)))
+                .collect(),
+            asked: context.asked.into_iter().map(|a| (subject(args, a.of), a.fact, a.answer)).collect(),
             args: guards,
             is_simple: false,
         };
@@ -196,6 +208,8 @@ impl GuardSet {
             && set.same.is_empty()
             && set.memory.is_empty()
             && set.lifted.is_empty()
+            && set.reached.is_empty()
+            && set.apart.is_empty()
             && set.asked.is_empty();
         set
     }
@@ -239,6 +253,8 @@ impl GuardSet {
             && self.memory.iter().all(|&(a, b, shared)| self.share_memory(args, a, b) == shared)
             && (registry::changes() == self.changes.load(Ordering::Relaxed) || self.ops_hold())
             && self.lifted.iter().all(|(t, grad)| t.requires_grad() == *grad)
+            && self.reached.iter().all(|(i, t)| is_tensor(args, *i, t))
+            && self.apart.iter().all(|pair| are_apart(args, pair))
             && self.asked.iter().all(|asked| asked_holds(args, asked))
     }
 
@@ -304,6 +320,12 @@ impl GuardSet {
         if let Some(i) = self.lifted.iter().position(|(t, grad)| t.requires_grad() != *grad) {
             return format!("lifted{i}.requires_grad == {}, which changed", python_bool(self.lifted[i].1));
         }
+        if let Some((i, _)) = self.reached.iter().find(|(i, t)| !is_tensor(args, *i, t)) {
+            return format!("{}, got another", self.reached_text(*i));
+        }
+        if let Some(pair) = self.apart.iter().find(|pair| !are_apart(args, pair)) {
+            return format!("{}, which changed", self.apart_text(pair));
+        }
         match self.asked.iter().find(|asked| !asked_holds(args, asked)) {
             Some(asked) => format!("{}, which changed", self.asked_text(asked)),
             None => "no guard".to_string(),
@@ -330,6 +352,8 @@ impl GuardSet {
         }));
         let grads = self.lifted.iter().enumerate();
         out.extend(grads.map(|(i, (_, grad))| format!("lifted{i}.requires_grad == {}", python_bool(*grad))));
+        out.extend(self.reached.iter().map(|(i, _)| self.reached_text(*i)));
+        out.extend(self.apart.iter().map(|pair| self.apart_text(pair)));
         out.extend(self.asked.iter().map(|asked| self.asked_text(asked)));
         out
     }
@@ -338,12 +362,23 @@ impl GuardSet {
         self.names.get(i).map_or_else(|| format!("arg{i}"), ToString::to_string)
     }
 
+    fn reached_text(&self, i: u32) -> String {
+        format!("{} is the tensor that the function reaches on its own", self.name(i as usize))
+    }
+
     fn asked_text(&self, (subject, fact, answer): &(Subject, Fact, Answer)) -> String {
-        let name = match subject {
+        fact.text(&self.subject_text(subject), answer)
+    }
+
+    fn apart_text(&self, (t, source): &(Subject, Subject)) -> String {
+        format!("{} is not computed from {}", self.subject_text(t), self.subject_text(source))
+    }
+
+    fn subject_text(&self, subject: &Subject) -> String {
+        match subject {
             Subject::Argument(i) => self.name(*i as usize),
             Subject::Held(_) => "a tensor that the function reaches on its own".to_string(),
-        };
-        fact.text(&name, answer)
+        }
     }
 
     fn memory_text(&self, a: Place, b: Place, shared: bool) -> String {
@@ -356,21 +391,39 @@ impl GuardSet {
     }
 }
 
-fn subject(args: &[Arg<'_>], asked: Asked) -> (Subject, Fact, Answer) {
-    let is_it = |arg: &Arg<'_>| arg.tensor().is_some_and(|t| t.same(&asked.of));
-    let subject = match args.iter().position(is_it) {
+fn subject(args: &[Arg<'_>], of: Tensor) -> Subject {
+    let is_it = |arg: &Arg<'_>| arg.tensor().is_some_and(|t| t.same(&of));
+    match args.iter().position(is_it) {
         Some(i) => Subject::Argument(i as u32),
-        None => Subject::Held(asked.of),
-    };
-    (subject, asked.fact, asked.answer)
+        None => Subject::Held(of),
+    }
+}
+
+fn subject_of<'a>(args: &'a [Arg<'_>], subject: &'a Subject) -> Option<&'a Tensor> {
+    match subject {
+        Subject::Argument(i) => args.get(*i as usize).and_then(Arg::tensor),
+        Subject::Held(t) => Some(t),
+    }
 }
 
 fn asked_holds(args: &[Arg<'_>], (subject, fact, answer): &(Subject, Fact, Answer)) -> bool {
-    let t = match subject {
-        Subject::Argument(i) => args.get(*i as usize).and_then(Arg::tensor),
-        Subject::Held(t) => Some(t),
-    };
-    t.is_some_and(|t| fact.of(t) == *answer)
+    subject_of(args, subject).is_some_and(|t| fact.of(t) == *answer)
+}
+
+fn are_apart(args: &[Arg<'_>], (t, source): &(Subject, Subject)) -> bool {
+    let pair = subject_of(args, t).zip(subject_of(args, source));
+    pair.is_some_and(|(t, source)| matches!(tp_autograd::depends_on(t, source), Ok(false)))
+}
+
+fn is_tensor(args: &[Arg<'_>], i: u32, t: &Tensor) -> bool {
+    args.get(i as usize).and_then(Arg::tensor).is_some_and(|arg| arg.same(t))
+}
+
+/// The first arguments that are the tensors `reached`; later ones that are the same are guarded as such.
+fn reached_arguments(args: &[Arg<'_>], reached: Vec<Tensor>) -> Box<[(u32, Tensor)]> {
+    let n = args.len() as u32;
+    let place = |t: Tensor| (0..n).find(|&i| is_tensor(args, i, &t)).map(|i| (i, t));
+    reached.into_iter().filter_map(place).collect()
 }
 
 fn same(args: &[Arg<'_>], i: u32, j: u32) -> bool {

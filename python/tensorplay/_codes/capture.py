@@ -94,6 +94,10 @@ tp.compile(f)(tp.ones((2,)))
     "TP4032": "tp.compile(lambda x, seen: seen.append(x) or x * 2.0)(tp.ones((2,)), [])",
     "TP4033": "tp.compile(lambda x: {x + 1.0})(tp.ones((2,)))",
     "TP4034": "tp.compile(lambda y: y.add_(1.0))(tp.ones((2,)).requires_grad_() * 2.0)",
+    "TP4035": """
+w = tp.ones((2,), requires_grad=True)
+tp.compile(lambda x: tp.autograd.grad(tp.sum(x * w), [w])[0])(w * 2.0)
+""",
     "TP4106": "tp.compile(3)",
     "TP4107": 'tp.compile(lambda x: x + 1.0, backend="none")',
     "TP4105": "tp.compile(lambda x: x + 1.0, backend=None)",

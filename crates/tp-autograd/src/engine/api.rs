@@ -164,6 +164,19 @@ pub fn reaches_outside(outputs: &[Tensor], inputs: &[Tensor]) -> Result<bool> {
     Ok(roots.iter().any(|n| reach.leads(n)))
 }
 
+/// Whether `t` was computed from `source`, or is it.
+pub fn depends_on(t: &Tensor, source: &Tensor) -> Result<bool> {
+    if !t.requires_grad() || !source.requires_grad() {
+        return Ok(false);
+    }
+    let ((root, root_nr), (target, nr)) = (meta::gradient_edge(t)?, meta::gradient_edge(source)?);
+    if id(&root) == id(&target) {
+        return Ok(root_nr == nr);
+    }
+    let is_target = |n: &crate::tape::Node| id(n) == id(&target);
+    Ok(Reach::find(std::iter::once(&root), &is_target, target.seq()).leads(&root))
+}
+
 /// Counts a leaf no longer among those that somebody may differentiate by: nobody can name it any more.
 pub fn hide_leaf(t: &Tensor) -> Result<()> {
     let (node, _) = meta::gradient_edge(t)?;

@@ -6,10 +6,12 @@
 //! tensor, and kept alive. What the function asks and does beside ops is refused or guarded where the host reports it
 //! (`watch`).
 
+mod between;
 mod known;
 mod recorder;
 pub mod watch;
 
+pub use between::Between;
 pub use recorder::Recorder;
 pub(crate) use recorder::literal;
 

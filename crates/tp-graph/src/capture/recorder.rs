@@ -2,6 +2,7 @@
 //! tensors that were lifted.
 
 use super::Captured;
+use super::between::Between;
 use super::known::Known;
 use super::watch::Asked;
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
@@ -31,6 +32,7 @@ pub struct Recorder {
     /// Whether each lifted tensor required a gradient when it was met.
     lifted_grad: Vec<bool>,
     arguments: Vec<Tensor>,
+    pub(crate) between: Between,
     /// Fakes by storage, filled up to `indexed` when a fake without a name turns up.
     by_storage: HashMap<usize, SmallVec<[ValueId; 2]>>,
     indexed: usize,
@@ -85,6 +87,7 @@ impl Recorder {
             lifted: Vec::new(),
             lifted_grad: Vec::new(),
             arguments: Vec::new(),
+            between: Between::default(),
             by_storage: HashMap::new(),
             indexed: 0,
             asked: Vec::new(),
@@ -159,6 +162,18 @@ impl Recorder {
         &self.arguments
     }
 
+    /// The function came upon `t` on its own.
+    pub(super) fn reach(&mut self, t: &Tensor) {
+        self.between.reach(t, &self.arguments);
+    }
+
+    /// Tensors from outside as the tape of the capture knows them, and themselves.
+    pub(super) fn outside(&self) -> Vec<(Tensor, Tensor)> {
+        let fakes = self.arguments.iter().filter_map(|t| Some((self.real.get(&t.id())?.clone(), t.clone())));
+        let own = self.lifted.iter().chain(&self.between.reached).map(|t| (t.clone(), t.clone()));
+        fakes.chain(own).collect()
+    }
+
     pub(super) fn asked(&mut self, asked: Asked) {
         if !self.asked.iter().any(|a| a.of.same(&asked.of) && a.fact == asked.fact) {
             self.asked.push(asked);
@@ -184,6 +199,7 @@ impl Recorder {
     }
 
     fn lift(&mut self, t: &Tensor) -> Result<Tensor> {
+        self.reach(t);
         let name = format!("lifted{}", self.lifted.len());
         let fake = self.input(t, &name, InputKind::Lifted)?;
         // The layers above see the real tensor; its twin takes no part in differentiation.

@@ -104,6 +104,9 @@ pub fn ask(t: &Tensor, fact: Fact) -> Result<Answer> {
     match behind {
         Some(real) if !real.is_fake() => {
             let answer = fact.of(&real);
+            if !t.is_fake() {
+                recorder.borrow_mut().reach(t);
+            }
             recorder.borrow_mut().asked(Asked { of: real, fact, answer: answer.clone() });
             Ok(answer)
         }
@@ -142,6 +145,36 @@ pub fn ask_grad_mode() {
     if let Some(recorder) = innermost() {
         recorder.borrow_mut().grad_mode_asked = true;
     }
+}
+
+/// Gradients of `outputs` by `inputs` are taken inside of the capture, whose tape takes its inputs for independent. What
+/// one of them was computed from another outside is refused, and later calls are held to that.
+pub fn gradients(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
+    let Some(recorder) = innermost() else { return Ok(()) };
+    for input in inputs {
+        let Some(source) = behind(input).filter(|t| !t.is_fake()) else { continue };
+        let outside = recorder.borrow().outside();
+        for (inside, real) in outside {
+            // What lies between two real tensors is on the tape.
+            if inside.same(input) || !inside.is_fake() && !input.is_fake() {
+                continue;
+            }
+            let mut takes_part = false;
+            for output in outputs {
+                takes_part |= tp_autograd::depends_on(output, &inside)?;
+            }
+            if !takes_part {
+                continue;
+            }
+            if tp_autograd::depends_on(&real, &source)? {
+                let message = "a gradient inside of a captured function by a tensor that another tensor from outside is, or was computed from: the way between them is no part of the capture";
+                return Err(refusal("TP4035", message)
+                    .note("compute the other tensor inside of the function, pass detach() of it, or take the gradient outside"));
+            }
+            recorder.borrow_mut().between.keep_apart(real, source.clone());
+        }
+    }
+    Ok(())
 }
 
 /// The tensor that existed before the function ran and is `t`, or is what `t` stands for.

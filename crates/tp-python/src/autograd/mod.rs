@@ -157,6 +157,7 @@ fn grad<'py>(
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     guarded(|| {
         let (outputs, inputs, gradients) = (tensors(outputs), tensors(inputs), optional(gradients));
+        watch::gradients(&outputs, &inputs).py(py)?;
         let found = tp_autograd::grad(
             &outputs,
             &inputs,
