@@ -90,6 +90,23 @@ def test_an_honest_rule_passes_and_what_the_op_refuses_is_a_skip() -> None:
         assert verify(same, args).passed
 
 
+def test_what_the_fake_rule_refuses_and_nobody_gave_is_not_asked_of_the_backward() -> None:
+    """The body takes a number for a vector; neither the fake rule nor the backward does."""
+
+    def outer(a: Tensor, b: Tensor) -> Tensor:
+        return tp.reshape(a, (-1, 1)) * tp.reshape(b, (1, -1))
+
+    op = op_of("vsz::outer", outer, lambda a, b: tp.empty((a.shape[0], b.shape[0]), dtype=a.dtype))
+    op.register_autograd(
+        lambda ctx, g: (tp.matmul(g, ctx.saved_tensors[1]), tp.matmul(g.T, ctx.saved_tensors[0])),
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    report = verify(op, given((4,), (4,)))
+    assert report.passed, report.text()
+    assert any("rank 0" in c.detail for c in report.skips if c.name.startswith("fake rule: accepts"))
+    assert "IndexError" in failed(verify(op, given((), ())), "fake rule: accepts")
+
+
 def test_a_resized_tensor_may_keep_the_other_dimensions() -> None:
     x = tp.tensor([[1.0, 2.0], [3.0, 4.0]])
     assert resized(x, 2, 3, 1).tolist() == [[1.0, 2.0, 1.0], [3.0, 4.0, 3.0]]

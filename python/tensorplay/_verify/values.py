@@ -54,6 +54,8 @@ class Accepted:
     writes: list[str] = field(default_factory=list)
     # Whether the fake rule holds for it; capture refuses what it does not cover.
     covered: bool = True
+    # Whether the fake rule takes it at all: what that refuses, and nobody gave, is no part of the op.
+    taken: bool = True
 
 
 # What is said of a case that is skipped, before the error.
