@@ -95,7 +95,7 @@ tp.compile(f)(tp.ones((2,)))
     "TP4033": "tp.compile(lambda x: {x + 1.0})(tp.ones((2,)))",
     "TP4034": "tp.compile(lambda y: y.add_(1.0))(tp.ones((2,)).requires_grad_() * 2.0)",
     "TP4035": """
-w = tp.ones((2,), requires_grad=True)
+w = tp.ones((2,)).requires_grad_()
 tp.compile(lambda x: tp.autograd.grad(tp.sum(x * w), [w])[0])(w * 2.0)
 """,
     "TP4106": "tp.compile(3)",
