@@ -14,7 +14,7 @@ from tensorplay.errors import ArgumentError, InvalidValueError
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any, TypeVar
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -27,6 +27,7 @@ __all__ = [
     "integer",
     "items",
     "keywords",
+    "nearest",
     "string",
     "tensor",
     "tensors",
@@ -37,6 +38,13 @@ __all__ = [
 def counted(n: int, noun: str) -> str:
     """A number with its noun: "1 element", "2 elements"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The one of the names that is meant by a misspelt one, if any is close."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, list(known), 1, cutoff)), None)
 
 
 def _wrong(owner: str, name: str, wanted: str, value: object, code: str = "TP1002") -> ArgumentError:
@@ -154,7 +162,6 @@ def keywords(function: F) -> F:
 
 def _unknown_keyword(function: Callable[..., Any], given: dict[str, Any]) -> ArgumentError | None:
     """The error for the first keyword that the function does not have."""
-    import difflib
     import inspect
 
     parameters = inspect.signature(function).parameters
@@ -163,10 +170,10 @@ def _unknown_keyword(function: Callable[..., Any], given: dict[str, Any]) -> Arg
     unknown = next((name for name in given if name not in known), None)
     if unknown is None:
         return None
-    near = difflib.get_close_matches(unknown, known, 1)
+    near = nearest(unknown, known)
     return ArgumentError(
         f"{function.__name__}: unknown keyword argument {unknown!r}"
-        + (f"; did you mean {near[0]!r}?" if near else ""),
+        + (f"; did you mean {near!r}?" if near else ""),
         code="TP1006",
         notes=(f"the keywords are {', '.join(known)}",),
     )

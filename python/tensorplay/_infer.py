@@ -107,13 +107,9 @@ def mutated_names(mutates_args: Iterable[str] | str, kinds: Mapping[str, str]) -
                 f"mutates_args holds argument names, got {type(name).__name__} {name!r}", code="TP1022"
             )
         if name not in kinds:
-            import difflib
-
-            near = difflib.get_close_matches(name, kinds, 1, 0.5)
+            near = _arguments.nearest(name, kinds, 0.5)
             hint = (
-                f"; did you mean {near[0]!r}?"
-                if near
-                else f"; the arguments are {', '.join(kinds) or 'none'}"
+                f"; did you mean {near!r}?" if near else f"; the arguments are {', '.join(kinds) or 'none'}"
             )
             raise SchemaError(f"mutates_args names {name!r}, which is no argument{hint}", code="TP1023")
         if name not in tensors:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorplay import _native, codes, graph
-from tensorplay._arguments import counted
+from tensorplay._arguments import counted, nearest
 from tensorplay.backends import base
 from tensorplay.errors import GraphError, TensorPlayError
 from tensorplay.outcome import Capability, how_to_install, render_table
@@ -197,11 +197,9 @@ def _spaces() -> list[str]:
 
 def _near(name: str) -> str | None:
     """The op whose name is closest; a name without a namespace is compared with those of all."""
-    import difflib
-
     ops = {full if "::" in name else full.split("::")[1]: full for full in sorted(_native.list_ops())}
-    near = difflib.get_close_matches(name, ops, 1)
-    return ops[near[0]] if near else None
+    near = nearest(name, ops)
+    return ops[near] if near else None
 
 
 def _instead(name: str) -> str:

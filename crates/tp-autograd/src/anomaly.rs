@@ -60,12 +60,18 @@ fn mine(count: impl FnOnce(&Users) -> &AtomicUsize) -> bool {
     MINE.try_with(|u| count(u).load(Ordering::Relaxed) != 0).unwrap_or(false)
 }
 
-/// An error when a gradient that `node` was given or gave holds a NaN, with `what` that is.
-pub(crate) fn check(node: &Node, grad: &Tensor, what: &str) -> Result<()> {
+/// An error when a gradient that `node` was given or gave holds a NaN, with `what` that is. Nothing where the mode is off.
+#[inline]
+pub(crate) fn check(node: &Node, grad: &Tensor, what: impl FnOnce() -> String) -> Result<()> {
+    if is_on() { look(node, grad, what) } else { Ok(()) }
+}
+
+#[cold]
+fn look(node: &Node, grad: &Tensor, what: impl FnOnce() -> String) -> Result<()> {
     if !mine(|u| &u.nan) || grad.is_fake() || !grad.device().is_cpu() || !has_nan(grad)? {
         return Ok(());
     }
-    Err(located(node, Error::autograd("TP3016", what).with_op(node.name())))
+    Err(located(node, Error::autograd("TP3016", what()).with_op(node.name())))
 }
 
 /// The error with the place where the node was recorded, if the node knows it.

@@ -1,7 +1,7 @@
 //! Which outputs of a foreign kernel share memory with what. Storages are compared by identity; memory that belongs
 //! to somebody else (NumPy, DLPack) by its addresses, for two storages may be made over one buffer.
 
-use crate::check::FAKE_KERNEL;
+use crate::check::FAKE_RULE;
 use crate::error::{Error, Result};
 use crate::kernel::Call;
 use crate::value::{Arg, Rets, Value};
@@ -220,7 +220,7 @@ fn shared(call: &Call<'_>, with: &Entry<'_>, out: &Entry<'_>, who: &str) -> Erro
     let is_argument = matches!(with.place, Place::Arg(..));
     let how = if is_same && is_argument { "is" } else { "shares memory with" };
     let (output, other) = (text(call, out.place), text(call, with.place));
-    let is_fake = who == FAKE_KERNEL;
+    let is_fake = who == FAKE_RULE;
     let by = if is_fake { format!(" ({who} returned it)") } else { String::new() };
     let message = format!("{output} {how} {other}, but the schema declares a new tensor{by}");
     let mut e = Error::contract("TP3203", message).with_op(call.op.name());

@@ -75,9 +75,9 @@ fn bump_mutated(call: &Call<'_>) {
 }
 
 /// What messages call a fake rule.
-pub(crate) const FAKE_KERNEL: &str = "the fake rule";
+pub(crate) const FAKE_RULE: &str = "the fake rule";
 
-/// Count, types and aliasing of what a foreign kernel returned; `who` is "the kernel" or `FAKE_KERNEL`.
+/// Count, types and aliasing of what a foreign kernel returned; `who` is "the kernel" or `FAKE_RULE`.
 #[inline]
 pub fn check_outputs(call: &Call<'_>, rets: &Rets, who: &'static str) -> Result<()> {
     let declared = call.def.schema.returns();

@@ -13,7 +13,7 @@ use crate::value::{Arg, Rets};
 use crate::{OpDef, marker};
 use std::sync::Arc;
 use std::time::Instant;
-use tp_tensor::{Device, DeviceKind, Tensor, keybits};
+use tp_tensor::{Device, Tensor, keybits};
 
 /// The bits of a tensor's keys that say where it is; one of them is set on every tensor.
 const DEVICES: u16 = keybits::CPU | keybits::CUDA | keybits::META;
@@ -59,9 +59,14 @@ impl Session<'_> {
     #[inline(always)]
     pub fn short(&self, keys: ArgKeys, args: &[Arg<'_>]) -> Option<Tensor> {
         let short = self.table.short?;
+        if self.is_for_cpu_alone(keys) { (short.fresh)(args) } else { None }
+    }
+
+    /// Whether a call passes no layer on its way to the CPU's kernel.
+    #[inline(always)]
+    fn is_for_cpu_alone(&self, keys: ArgKeys) -> bool {
         // SAFETY: as in `call_keyed`.
-        let left = unsafe { (*self.state).effective(keys.tensors) };
-        if left == DispatchKey::Cpu.set() { (short.fresh)(args) } else { None }
+        unsafe { (*self.state).effective(keys.tensors) == DispatchKey::Cpu.set() }
     }
 
     /// As `short`, with the result in place of `first`, the first argument. False where that was left as it is: others
@@ -69,9 +74,7 @@ impl Session<'_> {
     #[inline(always)]
     fn over(&self, first: &Tensor, keys: ArgKeys, args: &[Arg<'_>]) -> bool {
         let Some(over) = self.table.short.and_then(|short| short.over) else { return false };
-        // SAFETY: as in `call_keyed`.
-        let left = unsafe { (*self.state).effective(keys.tensors) };
-        left == DispatchKey::Cpu.set()
+        self.is_for_cpu_alone(keys)
             && first.keys() == keybits::CPU
             && first.is_unseen()
             && first.is_contiguous()
@@ -122,7 +125,7 @@ impl ArgKeys {
                 Arg::Tensors(_) | Arg::OptTensors(_) | Arg::Host(_) => {
                     arg.for_each_tensor(|t| keys.tensors |= t.keys());
                 }
-                Arg::Device(d) => keys.device = device_key(*d).0,
+                Arg::Device(d) => keys.device = DispatchKey::of(*d).set().0,
                 _ => {}
             }
         }
@@ -243,16 +246,11 @@ pub(crate) fn run_on(call: &Call<'_>, device: Device, rets: &mut Rets) -> Result
         let _inside = s.enter();
         // SAFETY: inside dispatch.
         let table = unsafe { call.op.table() };
-        table.run(&Call { keys: device_key(device) | s.slow_bit(), table: Some(table), ..*call }, rets)
+        table.run(
+            &Call { keys: DispatchKey::of(device).set() | s.slow_bit(), table: Some(table), ..*call },
+            rets,
+        )
     })
-}
-
-fn device_key(device: Device) -> KeySet {
-    match device.kind {
-        DeviceKind::Cpu => DispatchKey::Cpu.set(),
-        DeviceKind::Cuda => DispatchKey::Cuda.set(),
-        DeviceKind::Meta => DispatchKey::Meta.set(),
-    }
 }
 
 /// Tensors on several devices: allowed for 0-d CPU tensors that are only read, else an error that names both. Tensors

@@ -64,7 +64,7 @@ pub fn materialize_fakes(call: &Call<'_>, next_id: &mut dyn FnMut() -> u32) -> R
                 let _fakes = KeyGuard::new(DispatchKey::Meta.set(), KeySet::EMPTY);
                 rule.call(call, &mut rets).map_err(|e| e.with_op(name))?;
             }
-            check::check_outputs(call, &rets, check::FAKE_KERNEL)?;
+            check::check_outputs(call, &rets, check::FAKE_RULE)?;
             running.finish(&rets).map_err(|e| e.with_op(name))?;
             rets.into_iter().map(|value| without_data(value, next_id)).collect()
         }

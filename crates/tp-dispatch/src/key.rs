@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::{BitAnd, BitOr, Not};
-use tp_tensor::keybits;
+use tp_tensor::{Device, DeviceKind, keybits};
 
 /// A layer of the dispatcher. Order: Vmap > Autocast > Autograd > Capture > {Meta, Cuda, Cpu}. `Slow` is not
 /// a layer: it is the bit that sends a call through the path that
@@ -44,6 +44,15 @@ impl DispatchKey {
             DispatchKey::Autocast => "autocast",
             DispatchKey::Vmap => "vmap",
             DispatchKey::Slow => "slow",
+        }
+    }
+
+    /// The key of a device's kernels.
+    pub const fn of(device: Device) -> DispatchKey {
+        match device.kind {
+            DeviceKind::Cpu => DispatchKey::Cpu,
+            DeviceKind::Cuda => DispatchKey::Cuda,
+            DeviceKind::Meta => DispatchKey::Meta,
         }
     }
 

@@ -391,10 +391,14 @@ impl GuardSet {
     }
 }
 
+/// The first argument that is `t`.
+fn argument(args: &[Arg<'_>], t: &Tensor) -> Option<u32> {
+    (0..args.len() as u32).find(|&i| is_tensor(args, i, t))
+}
+
 fn subject(args: &[Arg<'_>], of: Tensor) -> Subject {
-    let is_it = |arg: &Arg<'_>| arg.tensor().is_some_and(|t| t.same(&of));
-    match args.iter().position(is_it) {
-        Some(i) => Subject::Argument(i as u32),
+    match argument(args, &of) {
+        Some(i) => Subject::Argument(i),
         None => Subject::Held(of),
     }
 }
@@ -421,9 +425,7 @@ fn is_tensor(args: &[Arg<'_>], i: u32, t: &Tensor) -> bool {
 
 /// The first arguments that are the tensors `reached`; later ones that are the same are guarded as such.
 fn reached_arguments(args: &[Arg<'_>], reached: Vec<Tensor>) -> Box<[(u32, Tensor)]> {
-    let n = args.len() as u32;
-    let place = |t: Tensor| (0..n).find(|&i| is_tensor(args, i, &t)).map(|i| (i, t));
-    reached.into_iter().filter_map(place).collect()
+    reached.into_iter().filter_map(|t| Some((argument(args, &t)?, t))).collect()
 }
 
 fn same(args: &[Arg<'_>], i: u32, j: u32) -> bool {

@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
-use tp_dispatch::{Error, FallbackReason, Result, Value};
+use tp_dispatch::{DispatchKey, Error, FallbackReason, Result, Value};
 use tp_tensor::symbols::{self, Promise, Shapes};
 use tp_tensor::{Device, Dim, TensorError};
 
@@ -246,7 +246,7 @@ impl Planner<'_> {
     fn executor(&self, node: &Node) -> Arc<str> {
         let Some(op) = node.target.op() else { return backend::NATIVE.into() };
         let mut names: Vec<Arc<str>> = Vec::new();
-        for kernel in stamp::candidates(op, stamp::key_of(self.device(node))) {
+        for kernel in stamp::candidates(op, DispatchKey::of(self.device(node))) {
             if !names.contains(&kernel.provenance.executor) {
                 names.push(kernel.provenance.executor.clone());
             }

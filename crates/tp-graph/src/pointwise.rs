@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tp_dispatch::bind::ParamKind;
 use tp_dispatch::{DispatchKey, Effects, OpDef, OpHandle};
 use tp_expr::{ExprError, ProgramBuilder, ScalarExpr};
-use tp_tensor::{DType, DeviceKind, Scalar, TensorSpec, layout};
+use tp_tensor::{DType, Scalar, TensorSpec, layout};
 
 /// Why a node is not part of a pointwise program.
 #[derive(Clone, PartialEq, Debug)]
@@ -90,11 +90,7 @@ pub fn expression<'g>(graph: &'g Graph, node: &'g Node) -> Result<PointwiseNode<
 /// A region computes what the expression says. That is the op's meaning only while no other kernel would run, and it
 /// fits the memory of its results only where the fake rule, which anyone may replace, promised the same.
 fn runs_own_code(graph: &Graph, node: &Node, def: &OpDef, spec: &TensorSpec) -> Result<(), NotPointwise> {
-    let key = match spec.device.kind {
-        DeviceKind::Cpu => DispatchKey::Cpu,
-        DeviceKind::Cuda => DispatchKey::Cuda,
-        DeviceKind::Meta => DispatchKey::Meta,
-    };
+    let key = DispatchKey::of(spec.device);
     if node.target.op().is_some_and(|op| !op.runs_own_kernel(def, key)) {
         return Err(NotPointwise::Kernel);
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tp_dispatch::select::{KernelEntry, Slot};
 use tp_dispatch::state::{self, Sink};
 use tp_dispatch::{CodegenMarker, DispatchKey, FallbackReason, OpHandle, Result, marker};
-use tp_tensor::{Device, DeviceKind};
+use tp_tensor::Device;
 
 /// What one region left behind.
 #[derive(Clone, Default)]
@@ -80,22 +80,13 @@ pub(crate) fn candidates(op: OpHandle, key: DispatchKey) -> Vec<Arc<KernelEntry>
     of(Slot::Key(key)).chain(of(Slot::Default)).cloned().collect()
 }
 
-/// The key of a device's kernels.
-pub(crate) fn key_of(device: Device) -> DispatchKey {
-    match device.kind {
-        DeviceKind::Cpu => DispatchKey::Cpu,
-        DeviceKind::Cuda => DispatchKey::Cuda,
-        DeviceKind::Meta => DispatchKey::Meta,
-    }
-}
-
 /// Runs a call and finds out which kernel ran: what it stamped itself, else what the dispatcher chose.
 pub(crate) fn watched(
     op: OpHandle,
     device: Device,
     call: impl FnOnce() -> Result<()>,
 ) -> Result<Option<Arc<CodegenMarker>>> {
-    match only_candidate(op, key_of(device)) {
+    match only_candidate(op, DispatchKey::of(device)) {
         Some(kernel) => {
             drop(marker::take());
             call()?;

@@ -233,9 +233,7 @@ fn root(i: usize, t: &Tensor, gradient: Option<&Tensor>) -> Result<(NodeRef, u32
 
 /// The gradient that the caller gave for output `i`.
 fn given(node: &NodeRef, i: usize, grad: Tensor) -> Result<Tensor> {
-    if anomaly::is_on() {
-        anomaly::check(node, &grad, &format!("the gradient given for output {i} holds a NaN"))?;
-    }
+    anomaly::check(node, &grad, || format!("the gradient given for output {i} holds a NaN"))?;
     Ok(grad)
 }
 

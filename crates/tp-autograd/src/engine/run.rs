@@ -291,9 +291,7 @@ impl Run {
             if foreign {
                 grad = check::fit_input(node, k, grad).map_err(|e| anomaly::located(node, e))?;
             }
-            if anomaly::is_on() {
-                anomaly::check(node, &grad, "its backward gave a NaN")?;
-            }
+            anomaly::check(node, &grad, || "its backward gave a NaN".into())?;
             self.give(&edge.node, edge.nr, grad)?;
         }
         Ok(())
@@ -359,9 +357,7 @@ fn run_hooks(node: &Node, extra: &NodeExtra, grads: &mut [Option<Tensor>]) -> Re
             let Some(other) = other else { continue };
             let whose = || check::Whose { op: None, what: "the tensor of a hook".into() };
             *grad = check::replacing(other, grad, whose)?;
-            if anomaly::is_on() {
-                anomaly::check(node, grad, "a hook gave a NaN for its gradient")?;
-            }
+            anomaly::check(node, grad, || "a hook gave a NaN for its gradient".into())?;
         }
         if let Some(kept) = extra.retained(nr as u32) {
             let before = kept.lock().take().into_tensor();
