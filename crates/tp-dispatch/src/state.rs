@@ -354,6 +354,13 @@ pub fn includes(key: DispatchKey) -> bool {
     with(|s| KeySet(s.modes.get().include()).contains(key))
 }
 
+/// True while nothing but the tensors themselves decides what a call on this thread passes: no capture, no autocast, no
+/// vmap, nobody who records or prefers kernels.
+#[inline(always)]
+pub fn is_plain() -> bool {
+    with(|s| s.modes.get().include() == 0)
+}
+
 /// Marks calls of this thread as part of a backward pass while it lives.
 pub struct BackwardPhase(());
 

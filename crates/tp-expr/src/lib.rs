@@ -19,4 +19,4 @@ pub use error::ExprError;
 pub use expr::{ArgType, ScalarExpr, Stand};
 pub use prim::{Class, Prim};
 pub use program::{Hazard, Instr, Operand, Program, ProgramBuilder, ValueId};
-pub use tile::{Isa, Strided, TileKernel};
+pub use tile::{DirectStep, Isa, Strided, TileKernel};

@@ -3,11 +3,13 @@
 //! streamed from and to their own memory.
 //!
 //! Memory is reached through raw pointers only, read and written without alignment: the caller promises that they
-//! cover the iteration space. Kernels are in `kernels`, slots in `compile`, pairs of instructions in `fuse`, strided operands in `gather`, the loop
+//! cover the iteration space. Kernels are in `kernels`, slots in `compile`, programs of one instruction in `direct`, pairs of
+//! instructions in `fuse`, strided operands in `gather`, the loop
 //! over tiles in `run`.
 
 mod cast;
 mod compile;
+mod direct;
 mod fuse;
 mod gather;
 mod isa;
@@ -15,6 +17,7 @@ mod kernels;
 mod run;
 
 pub use compile::TileKernel;
+pub use direct::DirectStep;
 pub use isa::Isa;
 
 /// One operand of [`TileKernel::run`]: its first element and its strides in elements, one per dimension of the

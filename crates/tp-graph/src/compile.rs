@@ -4,7 +4,7 @@
 use crate::backend::Backend;
 use crate::capture::{self, CaptureScope, Captured};
 use crate::entity::Entity;
-use crate::entry::Entry;
+use crate::entry::{Direct, Entry};
 use crate::guard::{Context, GuardSet, Place};
 use crate::ir::{Graph, InputKind, Operand};
 use crate::joint::{self, Joint};
@@ -78,7 +78,6 @@ impl CompiledFunction {
     }
 
     /// The first entry whose guards hold.
-    #[inline(always)]
     pub fn find(&self, args: &[Arg<'_>]) -> Option<&Arc<Entry>> {
         for place in &self.entries {
             let entry = place.get()?;
@@ -90,7 +89,6 @@ impl CompiledFunction {
     }
 
     /// Runs the first entry whose guards hold; None when there is none, and nothing has run.
-    #[inline]
     pub fn call(&self, args: &[Arg<'_>], rets: &mut Rets) -> Result<Option<&Arc<Entry>>> {
         let Some(entry) = self.find(args) else { return Ok(None) };
         // SAFETY: its guards hold.
@@ -98,13 +96,18 @@ impl CompiledFunction {
         Ok(Some(entry))
     }
 
-    /// As `call`, where the first entry whose guards hold is one short region with one result; None where `call` has to
-    /// do it.
+    /// As `call`, on a thread without modes (`state::is_plain`), where the first entry whose guards hold is one short
+    /// region with one result; None where `call` has to do it.
     #[inline(always)]
-    pub fn call_short(&self, args: &[Arg<'_>]) -> Option<(Result<Tensor>, &Arc<Entry>)> {
-        let entry = self.find(args)?;
-        // SAFETY: its guards hold.
-        Some((unsafe { entry.run_short(args)? }, entry))
+    pub fn call_plainly(&self, args: &[Arg<'_>]) -> Option<(Result<Tensor>, &Arc<Entry>)> {
+        for place in &self.entries {
+            let entry = place.get()?;
+            if entry.guards.holds_plainly(args) {
+                // SAFETY: its guards hold.
+                return Some((unsafe { entry.run_direct(args)? }, entry));
+            }
+        }
+        None
     }
 
     /// Captures and compiles the function for these arguments, unless an entry serves them already.
@@ -193,7 +196,9 @@ impl CompiledFunction {
         let (plan, breaks) = lower::plan(&graph, &self.options.backends, &self.artifacts)?;
         let inputs = places(&graph, args);
         let function = self.id;
+        let direct = Direct::new(&plan, &inputs);
         Ok(Entry {
+            direct,
             number,
             function,
             guards,
@@ -235,6 +240,7 @@ impl CompiledFunction {
         };
         let inputs = places(&split.forward, args);
         Ok(Entry {
+            direct: None,
             number,
             function: self.id,
             guards,

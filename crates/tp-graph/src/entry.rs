@@ -13,7 +13,8 @@ use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
 use tp_dispatch::{Arg, Error, FallbackReason, KeySet, Result, Rets, push_tensor, state};
-use tp_tensor::Tensor;
+use tp_expr::DirectStep;
+use tp_tensor::{DType, Tensor};
 
 pub struct Entry {
     pub(crate) number: usize,
@@ -30,6 +31,55 @@ pub struct Entry {
     pub(crate) removed: Vec<Removed>,
     pub(crate) breaks: Vec<Break>,
     pub(crate) structure: Box<dyn Any + Send + Sync>,
+    pub(crate) direct: Option<Direct>,
+}
+
+/// One instruction over the arguments' elements is all there is to a run.
+pub(crate) struct Direct {
+    step: DirectStep,
+    /// The argument whose sizes and device the result has.
+    like: u32,
+    dtype: DType,
+}
+
+impl Direct {
+    /// None where a run takes more than that.
+    pub(crate) fn new(plan: &Plan, inputs: &[Place]) -> Option<Direct> {
+        let fast = plan.fast.as_ref()?;
+        let argument = |k: usize| match inputs.get(*fast.inputs.get(k)? as usize)? {
+            Place::Argument(i) => Some(*i),
+            Place::Lifted(_) => None,
+        };
+        let step = fast.kernel.direct(argument)?;
+        Some(Direct { step, like: argument(fast.like?)?, dtype: fast.output.dtype })
+    }
+
+    /// None when an integer is divided by zero: the error is found by the longer way.
+    ///
+    /// # Safety
+    /// The guards of the entry hold of `args`.
+    #[inline(always)]
+    unsafe fn run(&self, args: &[Arg<'_>]) -> Option<Result<Tensor>> {
+        let out = match Tensor::empty_like_contiguous(unsafe { tensor_at(args, self.like) }, self.dtype) {
+            Ok(out) => out,
+            Err(e) => return Some(Err(e.into())),
+        };
+        // SAFETY: the tensors are of the captured types, and live as long as `args`; the output is fresh.
+        let done = unsafe { self.step.run(|i| tensor_at(args, i).data_ptr(), out.data_ptr()) };
+        done.then_some(Ok(out))
+    }
+}
+
+/// # Safety
+/// Argument `i` is a tensor, as a guard that holds says.
+#[inline(always)]
+unsafe fn tensor_at<'a>(args: &[Arg<'a>], i: u32) -> &'a Tensor {
+    debug_assert!(matches!(args.get(i as usize), Some(Arg::Tensor(_))));
+    match unsafe { args.get_unchecked(i as usize) } {
+        Arg::Tensor(t) => t,
+        // SAFETY: the caller's promise.
+        _ => unsafe { std::hint::unreachable_unchecked() },
+    }
 }
 
 impl Entry {
@@ -59,11 +109,27 @@ impl Entry {
         unsafe { self.run_steps(args, rets) }
     }
 
-    /// The one result of an entry that is one flat native region; None where `run_guarded` has to run it.
+    /// The one result of an entry of one instruction, on a thread without modes; None where `run_guarded` has to run it.
     ///
     /// # Safety
     /// As `run_guarded`.
     #[inline(always)]
+    pub(crate) unsafe fn run_direct(self: &Arc<Self>, args: &[Arg<'_>]) -> Option<Result<Tensor>> {
+        let (Some(direct), Some(fast)) = (&self.direct, &self.plan.fast) else {
+            // SAFETY: as above.
+            return unsafe { self.run_short(args) };
+        };
+        // SAFETY: as above.
+        let out = unsafe { direct.run(args)? };
+        last::note_one(self.function, self, fast.kernel.marker());
+        Some(out)
+    }
+
+    /// The one result of an entry that is one flat native region; None where `run_guarded` has to run it.
+    ///
+    /// # Safety
+    /// As `run_guarded`.
+    #[inline(never)]
     pub(crate) unsafe fn run_short(self: &Arc<Self>, args: &[Arg<'_>]) -> Option<Result<Tensor>> {
         let (Some(fast), None) = (&self.plan.fast, &self.training) else { return None };
         if is_tracing() {

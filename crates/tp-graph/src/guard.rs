@@ -38,7 +38,7 @@ pub struct GuardSet {
     apart: Box<[(Subject, Subject)]>,
     /// What the function asked of tensors beside their specs, and was told.
     asked: Box<[(Subject, Fact, Answer)]>,
-    /// Besides the arguments one by one there are only casts and registrations to look at.
+    /// Besides the arguments one by one there are only registrations to look at on a thread without modes.
     is_simple: bool,
 }
 
@@ -77,12 +77,13 @@ enum ArgGuard {
 
 #[derive(Debug)]
 struct TensorGuard {
-    dtype: DType,
-    contiguous: bool,
-    /// Device kind, fake or not, requires a gradient or not.
-    keys: u16,
-    device: Device,
+    /// Dtype, device, contiguity, fake or not, requires a gradient or not.
+    kind: u64,
     sizes: Dims,
+    contiguous: bool,
+    dtype: DType,
+    device: Device,
+    keys: u16,
     /// Compared only when not contiguous.
     strides: Dims,
 }
@@ -90,6 +91,7 @@ struct TensorGuard {
 impl TensorGuard {
     fn of(t: &Tensor) -> TensorGuard {
         TensorGuard {
+            kind: t.kind(),
             dtype: t.dtype(),
             contiguous: t.is_contiguous(),
             keys: t.keys(),
@@ -99,12 +101,9 @@ impl TensorGuard {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn holds(&self, t: &Tensor) -> bool {
-        t.keys() == self.keys
-            && t.dtype() == self.dtype
-            && t.device() == self.device
-            && t.is_contiguous() == self.contiguous
+        t.kind() == self.kind
             && same_dims(t.sizes(), &self.sizes)
             && (self.contiguous || same_dims(t.strides(), &self.strides))
     }
@@ -205,6 +204,7 @@ impl GuardSet {
         };
         set.memory = context.memory.into_iter().map(|(a, b)| (a, b, set.share_memory(args, a, b))).collect();
         set.is_simple = set.grad_mode.is_none()
+            && set.autocast == 0
             && set.same.is_empty()
             && set.memory.is_empty()
             && set.lifted.is_empty()
@@ -223,26 +223,30 @@ impl GuardSet {
     }
 
     /// Whether every guard holds.
-    #[inline(always)]
     pub fn holds(&self, args: &[Arg<'_>]) -> bool {
-        if args.len() != self.args.len() {
-            return false;
-        }
-        for (guard, arg) in self.args.iter().zip(args) {
-            let holds = match (guard, arg) {
+        self.args_hold(args) && self.rest_holds(args)
+    }
+
+    /// As `holds`, on a thread without modes (`state::is_plain`).
+    #[inline(always)]
+    pub fn holds_plainly(&self, args: &[Arg<'_>]) -> bool {
+        self.args_hold(args) && if self.is_simple { self.unchanged() } else { self.rest_holds(args) }
+    }
+
+    #[inline(always)]
+    fn args_hold(&self, args: &[Arg<'_>]) -> bool {
+        args.len() == self.args.len()
+            && self.args.iter().zip(args).all(|(guard, arg)| match (guard, arg) {
                 (ArgGuard::Tensor(g), Arg::Tensor(t)) => g.holds(t),
                 (ArgGuard::Tensor(_), _) => false,
                 (ArgGuard::Literal(c), arg) => literal_holds(c, arg),
-            };
-            if !holds {
-                return false;
-            }
-        }
-        if self.is_simple {
-            return self.autocast == state::autocast()
-                && (registry::changes() == self.changes.load(Ordering::Relaxed) || self.ops_hold());
-        }
-        self.rest_holds(args)
+            })
+    }
+
+    /// Whether what is registered for the captured ops is what was.
+    #[inline(always)]
+    fn unchanged(&self) -> bool {
+        registry::changes() == self.changes.load(Ordering::Relaxed) || self.ops_hold()
     }
 
     #[inline(never)]
@@ -251,7 +255,7 @@ impl GuardSet {
             && self.autocast == state::autocast()
             && self.same.iter().all(|&(i, j)| same(args, i, j))
             && self.memory.iter().all(|&(a, b, shared)| self.share_memory(args, a, b) == shared)
-            && (registry::changes() == self.changes.load(Ordering::Relaxed) || self.ops_hold())
+            && self.unchanged()
             && self.lifted.iter().all(|(t, grad)| t.requires_grad() == *grad)
             && self.reached.iter().all(|(i, t)| is_tensor(args, *i, t))
             && self.apart.iter().all(|pair| are_apart(args, pair))
@@ -443,7 +447,6 @@ fn same_tensors(args: &[Arg<'_>]) -> Box<[(u32, u32)]> {
 }
 
 /// Literals of the common kinds without building an operand.
-#[inline]
 fn literal_holds(guard: &Operand, arg: &Arg<'_>) -> bool {
     match (guard, arg) {
         (Operand::Const(Const::None), Arg::None) => true,

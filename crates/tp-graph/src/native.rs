@@ -6,7 +6,7 @@ use crate::region::{self, KernelLayout, Space};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tp_dispatch::{CodegenMarker, Error, FallbackReason, Result, host};
-use tp_expr::{Program, Strided, TileKernel};
+use tp_expr::{DirectStep, Program, Strided, TileKernel};
 use tp_tensor::{Tensor, TensorSpec, layout};
 
 /// From this many elements on, a region runs without the host's lock.
@@ -94,6 +94,15 @@ impl NativeKernel {
     pub(crate) fn flat(&self) -> Option<usize> {
         match self.space {
             Space::Flat { n, .. } => Some(n),
+            Space::Strided { .. } => None,
+        }
+    }
+
+    /// This region as one instruction over few elements; `input` gives the number of the operand that a run will know
+    /// input `k` by. None where it is more.
+    pub(crate) fn direct(&self, input: impl Fn(usize) -> Option<u32>) -> Option<DirectStep> {
+        match self.space {
+            Space::Flat { n, scalars } => self.kernel.direct(n, scalars, input),
             Space::Strided { .. } => None,
         }
     }

@@ -9,6 +9,7 @@
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::storage::StorageHeader;
+use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64};
 
@@ -74,6 +75,11 @@ pub(crate) union DimsCell {
 pub(crate) type WideDims = Box<[i64]>;
 
 const _: () = assert!(size_of::<TensorHeader>() == 136);
+/// `Tensor::kind` reads dtype, rank and device as one word.
+const _: () = assert!(
+    offset_of!(TensorHeader, dtype) % 4 == 0
+        && offset_of!(TensorHeader, keys) == offset_of!(TensorHeader, dtype) + 4
+);
 
 /// A header that is not the first of its storage has room behind it for the tensor it is a view of.
 #[repr(C)]

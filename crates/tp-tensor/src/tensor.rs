@@ -180,6 +180,16 @@ impl Tensor {
         self.head().keys.load(Ordering::Relaxed)
     }
 
+    /// Dtype, rank, device, keys and contiguity in one number, to be compared with another tensor's at once.
+    #[inline(always)]
+    pub fn kind(&self) -> u64 {
+        let head = self.head();
+        // SAFETY: dtype, rank and device, four bytes side by side (`header` asserts it), written at construction.
+        let type_bytes = unsafe { (&raw const head.dtype).cast::<u32>().read() };
+        let contiguous = head.flags.load(Ordering::Relaxed) & flag::CONTIGUOUS;
+        u64::from(type_bytes) | u64::from(self.keys()) << 32 | u64::from(contiguous) << 48
+    }
+
     #[inline]
     pub(crate) fn flag(&self, bit: u16) -> bool {
         self.head().flags.load(Ordering::Relaxed) & bit != 0

@@ -16,7 +16,7 @@ use crate::pool;
 /// The simple instructions, over all elements, that are worth waking another thread for: some 20 microseconds.
 const PARALLEL_WORK: usize = 1 << 18;
 /// So few elements run on the caller's stack, without the set-up of a call.
-const SMALL: usize = 64;
+pub(super) const SMALL: usize = 64;
 pub(super) const SMALL_PLACES: usize = 40;
 pub(super) const SMALL_SLOTS: usize = 8;
 /// Keeps slots from sharing their low address bits.

@@ -16,7 +16,7 @@ use std::os::raw::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use tp_dispatch::{Arg, Error, Result, Rets, Value};
+use tp_dispatch::{Arg, Error, Result, Rets, Value, state};
 use tp_graph::compile::{Built, CompiledFunction};
 use tp_graph::entry::Entry;
 use tp_graph::report::FallbackPolicy;
@@ -95,56 +95,62 @@ unsafe extern "C" fn vectorcall(op: Obj, args: *const Obj, nargsf: usize, kwname
     // SAFETY: called on a compiled object by the vectorcall protocol.
     ret::guard(|| unsafe {
         let inner = &*(*op.cast::<CompiledObject>()).inner;
-        let given = std::slice::from_raw_parts(args, nargs);
-        // Under capture the function is inlined, also where its own tensors are real: their values may change.
         if kwnames.is_null()
-            && !tp_graph::capture::active()
-            && let Some(done) = fast(inner, given)
+            && state::is_plain()
+            && let Some(done) = short(inner, std::slice::from_raw_parts(args, nargs))
         {
             return done;
         }
-        slow(inner, args, nargs, kwnames)
+        other(inner, args, nargs, kwnames)
     })
 }
 
-/// Positional tensors and numbers, and an entry for them whose result is one tensor.
+/// The arguments of a call that is looked up on the stack, at most.
+const FEW: usize = 4;
+
+/// A few positional tensors and numbers, and an entry for them whose result is one tensor, on a thread without modes.
+///
+/// # Safety
+/// Live objects; the interpreter lock is held.
 #[inline(always)]
-unsafe fn fast(inner: &Inner, given: &[Obj]) -> Option<Result<Obj>> {
-    // SAFETY: live objects, lock held.
+unsafe fn short(inner: &Inner, given: &[Obj]) -> Option<Result<Obj>> {
+    let mut args = [Arg::None; FEW];
+    let args = args.get_mut(..given.len())?;
+    // SAFETY: the caller's promise.
     unsafe {
-        match *given {
-            [a] => through(inner, &[simple(a)?]),
-            [a, b] => through(inner, &[simple(a)?, simple(b)?]),
-            ref more => {
-                let mut args = FlatArgs::new();
-                for &obj in more {
-                    args.push(simple(obj)?);
-                }
-                through(inner, &args)
+        for (arg, &obj) in args.iter_mut().zip(given) {
+            *arg = simple(obj)?;
+        }
+        let (out, entry) = inner.core.call_plainly(args)?;
+        // SAFETY: every entry is built below, with such a structure.
+        let results = &*ptr::from_ref(entry.structure()).cast::<Results>();
+        Some(match (out, &results.tree) {
+            (Ok(t), Tree::Leaf) => Ok(shell::wrap(t)),
+            (Ok(t), tree) => rebuild(tree, Rets::from_iter([Value::Tensor(t)])),
+            (Err(e), _) => Err(e),
+        })
+    }
+}
+
+/// Every other call.
+#[inline(never)]
+unsafe fn other(inner: &Inner, args: *const Obj, nargs: usize, kwnames: Obj) -> Result<Obj> {
+    // SAFETY: live objects, by the vectorcall protocol; lock held.
+    unsafe {
+        // Under capture the function is inlined, also where its own tensors are real: their values may change.
+        if kwnames.is_null() && !tp_graph::capture::active() {
+            let given = std::slice::from_raw_parts(args, nargs);
+            let flat: Option<FlatArgs<'_>> = given.iter().map(|&obj| simple(obj)).collect();
+            if let Some(done) = flat.and_then(|flat| long(inner, &flat)) {
+                return done;
             }
         }
+        slow(inner, args, nargs, kwnames)
     }
 }
 
 /// # Safety
 /// The interpreter lock is held.
-#[inline(always)]
-unsafe fn through(inner: &Inner, args: &[Arg<'_>]) -> Option<Result<Obj>> {
-    if let Some((out, entry)) = inner.core.call_short(args) {
-        // SAFETY: every entry is built below, with such a structure.
-        let results = unsafe { &*ptr::from_ref(entry.structure()).cast::<Results>() };
-        return Some(match (out, &results.tree) {
-            (Err(e), _) => Err(e),
-            // SAFETY: lock held.
-            (Ok(t), Tree::Leaf) => Ok(unsafe { shell::wrap(t) }),
-            (Ok(t), tree) => rebuild(tree, Rets::from_iter([Value::Tensor(t)])),
-        });
-    }
-    // SAFETY: lock held.
-    unsafe { long(inner, args) }
-}
-
-#[inline(never)]
 unsafe fn long(inner: &Inner, args: &[Arg<'_>]) -> Option<Result<Obj>> {
     let mut rets = Rets::new();
     let entry = match inner.core.call(args, &mut rets) {
