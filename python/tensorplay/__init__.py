@@ -1,12 +1,12 @@
 """TensorPlay: one operator, one contract, kept across eager execution, autograd, graph capture and backends.
 
-Only re-exports. Importing it loads the extension, the methods of its types and the functions; every other module is
-loaded when its name is first read. It imports no other package: NumPy is imported on first use, Triton and TVM when
+Only re-exports. Importing it loads the extension, the methods of its types and the functions; modules that few programs
+need are executed when they are first looked into (`_later`). It imports no other package: NumPy is imported on first use, Triton and TVM when
 asked for.
 """
 
 from tensorplay import _install as _install  # completes the types of the extension
-from tensorplay import errors, functions
+from tensorplay import _later, errors, functions
 from tensorplay._native import (
     SymBool,
     SymInt,
@@ -213,63 +213,24 @@ from tensorplay.functions import (
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
-    from tensorplay import (
-        autograd,
-        backends,
-        compiler,
-        cuda,
-        func,
-        graph,
-        library,
-        ops,
-        outcome,
-        testing,
-        tracing,
-    )
-    from tensorplay._autocast import autocast
-    from tensorplay.autograd import enable_grad, no_grad, set_grad_enabled
-    from tensorplay.compiler import compile
-    from tensorplay.tracing import trace
+    from tensorplay import backends, compiler, cuda, func, graph, library, outcome, testing
     from tensorplay.verify import verify
 else:
-    # Modules that import only when they are named, since each costs more than the rest of the package.
-    _MODULES = (
-        "autograd",
-        "backends",
-        "compiler",
-        "cuda",
-        "func",
-        "graph",
-        "library",
-        "ops",
-        "outcome",
-        "testing",
-        "tracing",
-        "verify",
+    # Each costs more than the rest of the package: executed when something in it is first read.
+    backends, cuda, func, graph, library, outcome, testing, verify = (
+        _later.add(f"tensorplay.{name}")
+        for name in ("backends", "cuda", "func", "graph", "library", "outcome", "testing", "verify")
     )
-    # Names that live in such a module, and the module.
-    _NAMES = {
-        "autocast": "_autocast",
-        "compile": "compiler",
-        "enable_grad": "autograd",
-        "no_grad": "autograd",
-        "set_grad_enabled": "autograd",
-        "trace": "tracing",
-    }
 
-    def __getattr__(name):
-        """PEP 562: called for a name that is not there yet; it is found in the namespace from then on."""
-        if name not in _MODULES and name not in _NAMES:
-            raise AttributeError(f"module 'tensorplay' has no attribute {name!r}")
-        import importlib
+from tensorplay import autograd, compiler, ops, tracing  # noqa: E402 (compiler reads the names above)
+from tensorplay._autocast import autocast  # noqa: E402
+from tensorplay.autograd import enable_grad, no_grad, set_grad_enabled  # noqa: E402
+from tensorplay.compiler import compile  # noqa: E402
+from tensorplay.tracing import trace  # noqa: E402
 
-        module = importlib.import_module(f"tensorplay.{_NAMES.get(name, name)}")
-        value = getattr(module, name) if name in _NAMES else module
-        globals()[name] = value
-        return value
 
-    def __dir__():
-        return sorted(__all__)
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 __all__ = [

@@ -6,8 +6,6 @@ Lives here: the context. Not here: the casting layer (the extension) and the pol
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tensorplay import _arguments, _native
 from tensorplay._native import Scope
@@ -15,12 +13,14 @@ from tensorplay._native import dtype as DType
 from tensorplay._op import require_autocast_device
 from tensorplay.errors import AutogradError, DTypeError
 
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
-    from typing import Self
+    from collections.abc import Callable
+    from typing import Any, Self, TypeVar
+
+    F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = ["autocast"]
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class autocast(Scope):
@@ -53,7 +53,8 @@ class autocast(Scope):
             with autocast(self.device_type, self._dtype, self._enabled):
                 return fn(*args, **kwargs)
 
-        return cast(F, call)
+        wrapped: Any = call
+        return wrapped
 
     def __repr__(self) -> str:
         return f"autocast({self.device_type!r}, dtype={self._dtype!r}, enabled={self._enabled})"

@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 import threading
-from collections.abc import Callable, Generator, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from tensorplay import _arguments, _native
 from tensorplay._native import Context as FunctionContext
@@ -41,13 +38,19 @@ __all__ = [
     "set_grad_enabled",
 ]
 
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
-    from typing import Self
+    from collections.abc import Callable, Generator, Sequence
+    from typing import Any, Self, TypeVar, overload
 
     from tensorplay._gradcheck import gradcheck, gradgradcheck
     from tensorplay._saving import checkpoint, once_differentiable, saved_tensors_hooks
     from tensorplay.errors import GradcheckError
+
+    F = TypeVar("F", bound=Callable[..., Any])
 else:
+    from tensorplay._later import overload
+
     # Imported on first use: most programs need neither.
     _LAZY = {
         "GradcheckError": "tensorplay.errors",
@@ -66,7 +69,6 @@ else:
         return value
 
 
-F = TypeVar("F", bound=Callable[..., Any])
 _set = _native.set_grad_enabled
 
 
@@ -93,6 +95,8 @@ class _GradMode(Scope):
 
 def _under(mode: bool, fn: F) -> F:
     """`fn` with every one of its steps run in grad mode `mode`."""
+    import inspect
+
     _arguments.function("grad mode", "fn", fn)
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
         raise ArgumentError(
@@ -101,7 +105,8 @@ def _under(mode: bool, fn: F) -> F:
             notes=("enter it inside of the coroutine, around steps that do not await",),
         )
     if inspect.isgeneratorfunction(fn):
-        return cast(F, _generator_under(mode, fn))
+        generator: Any = _generator_under(mode, fn)
+        return generator
 
     scope = _GradMode(mode)
 
@@ -110,7 +115,8 @@ def _under(mode: bool, fn: F) -> F:
         with scope:
             return fn(*args, **kwargs)
 
-    return cast(F, call)
+    wrapped: Any = call
+    return wrapped
 
 
 def _generator_under(

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
 
-from tensorplay import _arguments, _native
-from tensorplay._triton_op import watch_launches
-from tensorplay.backends import base
+from tensorplay import _arguments, _native, backends, graph, outcome
 from tensorplay.errors import ArgumentError, FallbackError, InvalidValueError
-from tensorplay.graph import Graph, parameter_names
-from tensorplay.outcome import Explanation, FallbackReason, RunReport
+
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, ParamSpec, TypeVar, overload
+
+    from tensorplay.graph import Graph
+    from tensorplay.outcome import Explanation, RunReport
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+else:
+    from tensorplay._later import overload
 
 __all__ = ["CompiledFunction", "compile"]
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 CompiledFunction = _native.CompiledFunction
 
@@ -45,9 +49,9 @@ def _check_available(names: Sequence[str], policy: str) -> None:
     if policy != "error":
         return
     for name in names:
-        capability = base.capability(name)
+        capability = backends.base.capability(name)
         if not capability.available:
-            reason = FallbackReason(
+            reason = outcome.FallbackReason(
                 "BackendUnavailable",
                 None,
                 f"backend '{name}' is not available: {capability.reason}",
@@ -70,7 +74,7 @@ def _names(backend: Any) -> list[str]:
     if not names or not all(isinstance(name, str) for name in names):
         got = "an empty list" if isinstance(backend, (list, tuple)) and not backend else repr(backend)
         raise ArgumentError(
-            f"backend is a name or a list of names, got {got}; known are {', '.join(map(repr, base.names()))}",
+            f"backend is a name or a list of names, got {got}; known are {', '.join(map(repr, backends.base.names()))}",
             code="TP4105",
             notes=("leave it out to run natively",),
         )
@@ -129,15 +133,17 @@ def compile(
     """
     names = _names(backend)
     for name in names:
-        base.ensure_known(name)
+        backends.base.ensure_known(name)
     policy = _policy(on_fallback, names, isinstance(backend, str))
     if fn is None:
         return functools.partial(compile, backend=backend, on_fallback=on_fallback)
     _arguments.function("compile", "fn", fn)
     _check_available(names, policy)
+    from tensorplay._triton_op import watch_launches
+
     watch_launches()
     compiled = _native.compile_function(
-        fn, backends=names, policy=policy, limit=_RECOMPILE_LIMIT, parameters=parameter_names(fn)
+        fn, backends=names, policy=policy, limit=_RECOMPILE_LIMIT, parameters=graph.parameter_names(fn)
     )
     functools.update_wrapper(compiled, fn, updated=())
     return compiled

@@ -6,20 +6,27 @@ which costs nothing while no block is open.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Sequence
 
-from tensorplay import _native
+from tensorplay import _native, outcome
 from tensorplay._native import Entries
 from tensorplay.errors import RegistrationError
-from tensorplay.outcome import CallEvent, render_table
+
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, overload
+
+    from tensorplay.outcome import CallEvent
+else:
+    from tensorplay._later import overload
 
 __all__ = ["Events", "trace"]
 
 _HEADER = ("op", "key", "phase", "executor", "kernel", "shapes", "dtypes", "host us", "passed over")
 
 
-class Events(Sequence[CallEvent]):
+class Events(Sequence["CallEvent"]):
     """The calls seen so far, in order; prints as a table."""
 
     def __init__(self, sink: _native.TraceSink) -> None:
@@ -59,7 +66,7 @@ class Events(Sequence[CallEvent]):
         return [e.to_dict() for e in self]
 
     def __repr__(self) -> str:
-        return render_table([_row(e) for e in self], _HEADER) if len(self) else "no calls"
+        return outcome.render_table([_row(e) for e in self], _HEADER) if len(self) else "no calls"
 
     def _repr_html_(self) -> str:
         from html import escape

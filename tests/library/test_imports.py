@@ -25,16 +25,18 @@ loaded = set(sys.modules) - before
 heavy = {"numpy", "triton", "tvm", "typing", "dataclasses", "inspect", "html", "pickle", "re", "importlib.metadata"}
 assert not heavy & loaded, heavy & loaded
 own = {name.partition(".")[2] for name in loaded if name.startswith("tensorplay.")}
-late = {"autograd", "backends", "compiler", "cuda", "graph", "library", "ops", "outcome", "tracing", "verify"}
-assert not late & own, late & own
+assert not {"_definitions", "_library", "_verify", "_vmap", "backends.base"} & own, own
+late = {"backends", "cuda", "func", "graph", "library", "outcome", "testing", "verify"}
+assert {name for name in own if type(sys.modules[f"tensorplay.{name}"]).__module__ == "tensorplay._later"} == late
 assert (tp.tensor([1.0]) + 1).tolist() == [2.0]
+assert "tensorplay._library" not in sys.modules
 """
 
 RESOLVES = """
 import sys
 import tensorplay as tp
 assert set(tp.__all__) <= set(dir(tp))
-assert "tensorplay.compiler" not in sys.modules
+assert "__getattr__" not in vars(tp), "no name of a module with one is read quickly"
 for name in tp.__all__:
     value = getattr(tp, name)
     assert getattr(tp, name) is value, name
@@ -105,6 +107,62 @@ def test_importing_loads_only_what_a_tensor_needs() -> None:
 def test_every_public_name_resolves() -> None:
     """Late names are found, stay the same object, are listed by `dir`, and a wrong one is an AttributeError."""
     run(RESOLVES)
+
+
+THREADS = """
+import sys, threading
+import tensorplay as tp
+start = threading.Barrier(8)
+found, wrong = [], []
+def look(i):
+    start.wait()
+    try:
+        for name, inner in (("library", "custom_op"), ("graph", "capture"), ("func", "vmap"), ("testing", "assert_close"))[:: 1 - 2 * (i % 2)]:
+            found.append(getattr(getattr(tp, name), inner))
+    except BaseException as error:
+        wrong.append(error)
+threads = [threading.Thread(target=look, args=(i,)) for i in range(8)]
+[t.start() for t in threads]
+[t.join(30) for t in threads]
+assert not wrong and len(found) == 32 and len(set(found)) == 4, (wrong, found)
+"""
+
+RETRIED = """
+import sys
+import tensorplay as tp
+sys.modules["tensorplay._definitions"] = None
+for _ in range(2):
+    try:
+        tp.library.custom_op
+    except ImportError as error:
+        assert "_definitions" in str(error), error
+    else:
+        raise AssertionError("it was executed without what it imports")
+del sys.modules["tensorplay._definitions"]
+assert callable(tp.library.custom_op)
+assert type(tp.library) is type(sys) and repr(tp.library).startswith("<module 'tensorplay.library' from ")
+"""
+
+WRITTEN = """
+import importlib, inspect, sys
+import tensorplay as tp
+from tensorplay import testing, library
+testing.mine = 1
+assert testing.mine == 1 and callable(testing.assert_close)
+del testing.mine
+assert not hasattr(testing, "mine")
+assert "custom_op" in dir(library) and inspect.getdoc(library)
+assert importlib.reload(tp.outcome) is tp.outcome is sys.modules["tensorplay.outcome"]
+import tensorplay.backends.tvm as adapter
+assert tp.backends.tvm is adapter and callable(tp.backends.capabilities)
+assert callable(tp.verify) and tp.verify(tp.ops.tp.exp, (tp.ones((2,)),), sweep=False).passed
+"""
+
+
+@pytest.mark.parametrize("program", [THREADS, RETRIED, WRITTEN])
+def test_a_late_module_is_executed_once_when_it_is_looked_into(program: str) -> None:
+    """By many threads in any order, after a failure again, by reading, writing, `dir`, reload and as a parent."""
+    run(program)
 
 
 @pytest.mark.parametrize("module", ["autograd", "compiler", "graph", "library", "ops", "outcome", "verify"])
