@@ -24,7 +24,7 @@ FUZZ_SEED ?= 0
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
-PEERS := numpy torch jax upstream
+PEERS := numpy torch jax upstream numexpr
 UV := $(shell command -v uv 2>/dev/null)
 # $(call pip-install,INTERPRETER) installs what the words after it name: with uv where there is one, else with pip.
 pip-install = $(if $(UV),uv pip install --quiet --python $(1),$(1) -m pip install --quiet --disable-pip-version-check)

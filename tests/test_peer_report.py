@@ -44,6 +44,16 @@ def test_the_cost_over_a_body_is_a_difference_within_the_round(peers) -> None:
     assert report.timed_row("op", run, "op", "torch", 0.03, less="op_body").ratio == pytest.approx(0.05)
 
 
+def test_the_best_peer_is_the_quickest_that_has_the_case(peers) -> None:
+    report, rounds, _ = peers
+    run = results(
+        rounds, ours_native=[8, 8, 8], torch_gelu=[40, 40, 40], jax_gelu=[10, 10, 10], numpy_add=[1, 1, 1]
+    )
+    row = report.timed_row("gelu", run, "native", "best", 0.8, against="gelu")
+    assert (row.peer, row.ratio, row.verdict, row.least) == ("jax", pytest.approx(0.8), "met", (8, 10))
+    assert report.timed_row("softmax", run, "softmax", "best", 0.8).verdict == "not measured"
+
+
 def test_a_fallback_is_not_a_performance_result(peers) -> None:
     report, rounds, _ = peers
     notes = {("ours", "gelu"): "FALLBACK ran on native: TVM is not installed"}

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import report
 import rounds
+import worker
 
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMAS = ROOT / "tests" / "data" / "torch-schemas.txt"
@@ -46,6 +47,15 @@ def arguments() -> argparse.Namespace:
 def schema_lines(page: Path) -> list[str]:
     lines = (line.strip() for line in page.read_text().splitlines())
     return [line for line in lines if line and not line.startswith("#")]
+
+
+def digits() -> dict[str, list]:
+    """As many handwritten digits as the largest batch: pixels from 0 to 1, and labels."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    most = max(worker.BATCHES)
+    return {"x": (data.data[:most] / 16).tolist(), "y": data.target[:most].tolist()}
 
 
 def fresh(interpreters: dict[str, str], repeats: int) -> dict[str, dict[str, list[float]]]:
@@ -113,6 +123,7 @@ def main() -> None:
             "threads": threads,
             "block_seconds": options.block_ms / 1e3,
             "schemas": schema_lines(options.schemas),
+            "digits": digits(),
         }
         results = rounds.measure(interpreters, settings, options.rounds, only)
         print(f"\n{threads} thread(s), {options.rounds} rounds, the host took {results.stolen:.1%}\n")

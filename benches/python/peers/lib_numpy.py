@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from worker import GELU_SIZE, Builder, Case, gelu, pointwise8
+from worker import GELU_SIZE, SOFTMAX_SIZE, Builder, Case, gelu, pointwise8
 
 
 def version() -> str:
@@ -17,10 +17,22 @@ def builders(settings: dict) -> dict[str, Builder]:
         data = np.random.default_rng(0).standard_normal(GELU_SIZE, dtype=np.float32)
         return Case("f(x, tanh)", {"f": gelu, "x": data, "tanh": np.tanh})
 
+    def copy() -> Case:
+        names = {"f": np.copyto, "to": np.ones(GELU_SIZE, np.float32), "x": np.ones(GELU_SIZE, np.float32)}
+        return Case("f(to, x)", names, note=lambda: "a memory copy of the same bytes")
+
+    def softmax(x: np.ndarray) -> np.ndarray:
+        e = np.exp(x - x.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True)
+
     return {
         "add": lambda: Case("f(x, y)", {"f": np.add, "x": x, "y": y}),
         "compiled8": lambda: Case(
             "f(x)", {"f": pointwise8, "x": x}, note=lambda: "eager: nothing is compiled"
         ),
         "gelu": big,
+        "double": copy,
+        "softmax": lambda: Case(
+            "f(x)", {"f": softmax, "x": np.ones((SOFTMAX_SIZE, SOFTMAX_SIZE), np.float32)}
+        ),
     }

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-from worker import CAPTURED, CHAIN, GELU_SIZE, Builder, Case, chain, gelu, many_arguments, pointwise8
+from worker import (
+    BATCHES,
+    CAPTURED,
+    CHAIN,
+    GELU_SIZE,
+    RATE,
+    SOFTMAX_SIZE,
+    Builder,
+    Case,
+    chain,
+    gelu,
+    many_arguments,
+    parameters,
+    pointwise8,
+)
 
 import tensorplay as tp
 
@@ -29,7 +44,29 @@ def executor(compiled: Any, wanted: str) -> Callable[[], str]:
     return note
 
 
+def train(w1, b1, w2, b2, x, y):
+    """One step of gradient descent in place; the loss before it."""
+    weights = (w1, b1, w2, b2)
+    hidden = tp.relu(x @ w1 + b1)
+    logs = tp.log_softmax(hidden @ w2 + b2, -1)
+    loss = -tp.mean(tp.gather(logs, 1, y))
+    gradients = tp.autograd.grad(loss, weights)
+    with tp.no_grad():
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.sub_(gradient * RATE)
+    return loss.detach()
+
+
+def digits(settings: dict, batch: int) -> Case:
+    f = tp.compile(train)
+    p = parameters(lambda values: tp.tensor(values, requires_grad=True))
+    x = tp.tensor(settings["digits"]["x"][:batch], dtype=tp.float32)
+    y = tp.tensor([[label] for label in settings["digits"]["y"][:batch]])
+    return Case("f(*p, x, y)", {"f": f, "p": p, "x": x, "y": y}, note=executor(f, "native"))
+
+
 def builders(settings: dict) -> dict[str, Builder]:
+    tp.set_num_threads(settings["threads"])
     x, y = tp.ones(8), tp.ones(8)
     xr = tp.tensor([1.0] * 8, requires_grad=True)
 
@@ -58,10 +95,13 @@ def builders(settings: dict) -> dict[str, Builder]:
         f = tp.compile(pointwise8)
         return Case("f(x)", {"f": f, "x": x}, note=executor(f, "native"))
 
-    def big() -> Case:
-        f = tp.compile(lambda x: gelu(x, tp.tanh), backend="tvm", on_fallback="record")
-        data = np.random.default_rng(0).standard_normal(GELU_SIZE, dtype=np.float32)
-        return Case("f(x)", {"f": f, "x": tp.tensor(data)}, note=executor(f, "tvm"))
+    def large(function, backend: str, *shape: int) -> Builder:
+        def build() -> Case:
+            f = tp.compile(function, backend=backend, on_fallback="record")
+            data = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+            return Case("f(x)", {"f": f, "x": tp.tensor(data)}, note=executor(f, backend))
+
+        return build
 
     def capture() -> Case:
         names = {"capture": tp.graph.capture, "f": lambda x: chain(x, CAPTURED), "x": x}
@@ -89,5 +129,9 @@ def builders(settings: dict) -> dict[str, Builder]:
         "capture": capture,
         "compiled8": compiled8,
         "schema": schema,
-        "gelu": big,
+        "gelu": large(lambda x: gelu(x, tp.tanh), "tvm", GELU_SIZE),
+        "gelu_native": large(lambda x: gelu(x, tp.tanh), "native", GELU_SIZE),
+        "double": large(lambda x: x * 2.0, "native", GELU_SIZE),
+        "softmax": large(lambda x: tp.softmax(x, -1), "native", SOFTMAX_SIZE, SOFTMAX_SIZE),
+        **{f"digits{batch}": partial(digits, settings, batch) for batch in BATCHES},
     }

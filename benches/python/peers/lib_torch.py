@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
-from worker import CAPTURED, CHAIN, GELU_SIZE, Builder, Case, chain, gelu, many_arguments, pointwise8
+from worker import (
+    BATCHES,
+    CAPTURED,
+    CHAIN,
+    GELU_SIZE,
+    RATE,
+    SOFTMAX_SIZE,
+    Builder,
+    Case,
+    chain,
+    gelu,
+    many_arguments,
+    parameters,
+    pointwise8,
+)
 
 
 def version() -> str:
     return torch.__version__
+
+
+def loss(w1, b1, w2, b2, x, y):
+    hidden = torch.relu(x @ w1 + b1)
+    return torch.nn.functional.cross_entropy(hidden @ w2 + b2, y)
+
+
+def train(w1, b1, w2, b2, x, y):
+    """One step of gradient descent in place; the loss before it."""
+    gradients, value = torch.func.grad_and_value(loss, argnums=(0, 1, 2, 3))(w1, b1, w2, b2, x, y)
+    for weight, gradient in zip((w1, b1, w2, b2), gradients, strict=True):
+        weight.sub_(gradient, alpha=RATE)
+    return value
+
+
+def digits(settings: dict, batch: int) -> Case:
+    p = parameters(torch.tensor)
+    x = torch.tensor(settings["digits"]["x"][:batch])
+    y = torch.tensor(settings["digits"]["y"][:batch])
+    return Case("f(*p, x, y)", {"f": torch.compile(train), "p": p, "x": x, "y": y})
 
 
 def builders(settings: dict) -> dict[str, Builder]:
@@ -69,4 +105,9 @@ def builders(settings: dict) -> dict[str, Builder]:
         "compiled8": compiled8,
         "schema": schema,
         "gelu": big,
+        "double": lambda: Case("f(x)", {"f": torch.compile(lambda x: x * 2.0), "x": torch.randn(GELU_SIZE)}),
+        "softmax": lambda: Case(
+            "f(x, -1)", {"f": torch.softmax, "x": torch.randn(SOFTMAX_SIZE, SOFTMAX_SIZE)}
+        ),
+        **{f"digits{batch}": partial(digits, settings, batch) for batch in BATCHES},
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import metadata
 
-from worker import CAPTURED, CHAIN, GELU_SIZE, Builder, Case, chain, gelu, pointwise8
+from worker import CAPTURED, CHAIN, GELU_SIZE, SOFTMAX_SIZE, Builder, Case, chain, gelu, pointwise8
 
 import tensorplay as tp
 
@@ -42,4 +42,6 @@ def builders(settings: dict) -> dict[str, Builder]:
         "capture": capture,
         "compiled8": lambda: Case("f(x)", {"f": tp.compile(pointwise8), "x": x}),
         "gelu": big,
+        "double": lambda: Case("f(x)", {"f": tp.compile(lambda x: x * 2.0), "x": tp.randn(GELU_SIZE)}),
+        "softmax": lambda: Case("f(x, -1)", {"f": tp.softmax, "x": tp.randn(SOFTMAX_SIZE, SOFTMAX_SIZE)}),
     }

@@ -27,13 +27,15 @@ WARM_UP_SHARE = 4  # a warm-up block lasts at least this part of a timed one
 class Case:
     """`statement` runs in a loop with `names` as its locals; a result is per `per` units of work in it.
 
-    `after` runs once behind the loop, inside the timing (to wait for asynchronous work). `note` is asked after
+    `before` runs once in front of the loop, outside of the timing; `after` once behind it, inside (to wait for
+    asynchronous work). `note` is asked after
     warm-up for what the reader must know: which executor served, or that the row is a fallback.
     """
 
     statement: str
     names: dict[str, Any]
     per: int = 1
+    before: str = "pass"
     after: str = "pass"
     note: Callable[[], str | None] = field(default=lambda: None)
 
@@ -80,6 +82,7 @@ def compile_loop(case: Case) -> Callable[..., tuple[int, int]]:
     names = case.names | {"_wall": time.perf_counter_ns, "_cpu": time.process_time_ns}
     source = (
         f"def loop(_steps, {', '.join(f'{name}={name}' for name in names)}):\n"
+        f"    {case.before}\n"
         f"    _cpu0, _wall0 = _cpu(), _wall()\n"
         f"    for _step in _steps:\n"
         f"        {case.statement}\n"
@@ -118,7 +121,19 @@ def many_arguments(scope: dict[str, Any], tensor: str) -> Callable[..., Any]:
     return scope["many"]
 
 
+def parameters(array: Callable[[Any], Any]) -> list[Any]:
+    """Weights and biases of a network of 64, 64 and 10, small and the same everywhere; `array` takes nested lists."""
+
+    def matrix(rows: int, columns: int) -> list[list[float]]:
+        return [[0.2 * ((7 * i + 13 * j) % 17 / 16 - 0.5) for j in range(columns)] for i in range(rows)]
+
+    return [array(matrix(64, 64)), array([0.0] * 64), array(matrix(64, 10)), array([0.0] * 10)]
+
+
 GELU_SIZE = 1 << 24
+SOFTMAX_SIZE = 4096
+RATE = 0.1
+BATCHES = (32, 512)
 CHAIN = 100
 CAPTURED = 200
 
