@@ -83,6 +83,7 @@ def compile(
     *,
     backend: str | Sequence[str] = ...,
     on_fallback: str | None = ...,
+    background: bool = ...,
 ) -> CompiledFunction[P, R]: ...
 
 
@@ -92,6 +93,7 @@ def compile(
     *,
     backend: str | Sequence[str] = ...,
     on_fallback: str | None = ...,
+    background: bool = ...,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
@@ -101,6 +103,7 @@ def compile(
     *,
     backend: str | Sequence[str] = "native",
     on_fallback: str | None = None,
+    background: bool = False,
 ) -> Any:
     """Compile ``fn``; usable as a decorator.
 
@@ -113,6 +116,9 @@ def compile(
     on_fallback
         ``"record"`` keeps the reason in the reports, ``"warn"`` warns once per region, ``"error"`` raises
         ``FallbackError``. None means ``"warn"`` where one non-native backend was named, else ``"record"``.
+    background
+        Make the backend's code on another thread. Until it is there the region runs native, with the reason
+        ``Compiling`` in the reports; without it the first call waits.
 
     Returns
     -------
@@ -132,12 +138,17 @@ def compile(
         base.ensure_known(name)
     policy = _policy(on_fallback, names, isinstance(backend, str))
     if fn is None:
-        return functools.partial(compile, backend=backend, on_fallback=on_fallback)
+        return functools.partial(compile, backend=backend, on_fallback=on_fallback, background=background)
     _arguments.function("compile", "fn", fn)
     _check_available(names, policy)
     watch_launches()
     compiled = _native.compile_function(
-        fn, backends=names, policy=policy, limit=_RECOMPILE_LIMIT, parameters=parameter_names(fn)
+        fn,
+        backends=names,
+        policy=policy,
+        limit=_RECOMPILE_LIMIT,
+        parameters=parameter_names(fn),
+        background=background,
     )
     functools.update_wrapper(compiled, fn, updated=())
     return compiled
