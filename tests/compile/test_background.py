@@ -133,7 +133,6 @@ def cli(folder: Path, *words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, check=True).stdout
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="kernels are kept on Linux")
 def test_a_kernel_outlives_its_process(tmp_path: Path) -> None:
     """5.4: a second process runs the kernel of the first without importing TVM; the CLI lists and removes it."""
     cold, warm = process(tmp_path, 1.5), process(tmp_path, 1.5)

@@ -22,8 +22,8 @@ ROWS = {
     "softmax": lambda x: tp.softmax(x, axis=-1),
     "log_softmax": lambda x: tp.log_softmax(x),
 }
-# Rows that fill blocks exactly, rows that do not, one row longer than a block, and three axes.
-SHAPES = ((1024, 512), (777, 701), (3, 300_000), (31, 65, 401))
+# Rows that fill blocks exactly, rows that do not, a block of one row, and three axes.
+SHAPES = ((1024, 512), (777, 701), (20, 30_000), (31, 65, 401))
 
 
 def sample(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> tp.Tensor:
@@ -91,13 +91,17 @@ def test_broadcasts_and_views_are_fused_too() -> None:
 def test_nothing_between_is_allocated() -> None:
     """5.3: a fused sum over 64 MB asks for no memory of that size; the same chain with a second reader does."""
     code = """
-import resource
+import re
+from pathlib import Path
 import tensorplay as tp
 
+def peak():  # of this process; `getrusage` starts from that of the one before
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
 def grown(fn, x):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak()
     tp.compile(fn)(x)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return peak() - before
 
 def twice(x):
     y = tp.exp(x) * 0.5
@@ -114,14 +118,15 @@ print(grown(lambda x: tp.sum(tp.exp(x) * 0.5, axis=-1), x), grown(twice, x))
 
 
 def test_what_does_not_pay_or_cannot_be_is_two_steps() -> None:
-    """5.3: few elements, another axis, a second reader, and a backend that has to be asked first."""
+    """5.3: few elements, another axis, rows longer than a block, and a second reader."""
     big, small = sample((1024, 512)), sample((8, 9))
     two = lambda x: tp.sum(x * 2.0, axis=-1)  # noqa: E731
     assert steps(tp.compile(two), small)[1] == [("mul",), ("sum",)]
-    for fn in (lambda x: tp.sum(x * 2.0, axis=0), lambda x: tp.sum(x * 2.0)):
-        got, ops = steps(tp.compile(fn), big)
+    long = sample((3, 300_000))
+    for fn, x in ((lambda x: tp.sum(x * 2.0, axis=0), big), (lambda x: tp.sum(x * 2.0), big), (two, long)):
+        got, ops = steps(tp.compile(fn), x)
         assert ops == [("mul",), ("sum",)]
-        assert same(got, fn(big))
+        assert same(got, fn(x))
 
     def twice(x: tp.Tensor) -> tp.Tensor:
         y = x * 2.0
@@ -158,3 +163,31 @@ def test_gradients_of_a_fused_row_are_eagers() -> None:
         wrap(lambda x: tp.sum(tp.tanh(x) * x, axis=-1))(x).backward(tp.ones((1024,)))
         grads.append(x.grad)
     assert same(*grads)
+
+
+def test_a_kernel_that_somebody_registered_is_called(ns: str) -> None:
+    """5.3: threads do not change a bit, and an op of the user's is never fused, whatever its tags say."""
+
+    @tp.library.custom_op(f"{ns}::total", mutates_args=(), tags=("rows",))
+    def total(x: tp.Tensor, axis: int) -> tp.Tensor:
+        return tp.sum(x, axis=axis)
+
+    total.register_fake(lambda x, axis: tp.empty(x.shape[:-1]))
+    x = sample((1024, 1024))
+    report = tp.compile(lambda x: total(x * 2.0, -1)).run(x)[1]
+    assert [r.marker.executor for r in report.forward] == ["native", "python"]
+
+
+def test_threads_change_no_bit() -> None:
+    """5.3: blocks are shared out among threads; each row is computed as by one."""
+    x, fn = sample((2050, 513)), tp.compile(lambda x: tp.softmax(tp.sin(x) * 3.0, axis=-1))
+    before = tp.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2, 5):
+            tp.set_num_threads(threads)
+            results.append(fn(x))
+    finally:
+        tp.set_num_threads(before)
+    assert same(results[0], results[1])
+    assert same(results[0], results[2])

@@ -87,8 +87,7 @@ pub(crate) fn plan(
         shapes: (!graph.symbols.is_empty()).then(|| Arc::new(Shapes::of(&graph.symbols))),
         fast: None,
     };
-    let calls = |w: &Work| matches!(w, Work::Call(_) | Work::Fused(FusedStep { with: Exec::Rows(_), .. }));
-    plan.calls = plan.steps.iter().any(|s| calls(&s.work));
+    plan.calls = plan.steps.iter().any(|s| matches!(s.work, Work::Call(_)));
     free_at_last_use(&mut plan);
     plan.fast = fast(&plan);
     Ok((plan, partition.breaks))

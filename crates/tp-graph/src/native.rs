@@ -114,7 +114,7 @@ impl NativeKernel {
         (self.dividers.is_empty() && pieces > 0).then_some((pieces, size))
     }
 
-    /// Some pieces, written one behind the other to `out`.
+    /// Some pieces, written one behind the other to `out`, under whatever lock the caller holds.
     ///
     /// # Safety
     /// As `run_unchecked` for the inputs; `out` has room for the pieces, which are those that `pieces` counts.
@@ -141,7 +141,7 @@ impl NativeKernel {
                 };
                 let count = pieces.len() * row;
                 // SAFETY: the caller's promise; the tensors outlive the call.
-                host::without_lock(|| unsafe { work.run(kernel, count, *scalars) })?;
+                unsafe { work.run(kernel, count, *scalars)? };
             }
             Space::Strided { sizes, inputs: strides, output } => {
                 let mut sizes: SmallVec<[usize; 6]> = sizes.as_slice().into();
@@ -155,7 +155,7 @@ impl NativeKernel {
                 let writes = [Strided { ptr: out, strides: output }].into_iter().collect();
                 let work = Nested { reads, writes };
                 // SAFETY: likewise.
-                host::without_lock(|| unsafe { work.run(kernel, &sizes) })?;
+                unsafe { work.run(kernel, &sizes)? };
             }
         }
         Ok(())

@@ -1,28 +1,37 @@
 //! Pointwise producers fused with the row op that reads them (a sum over the last axis, a softmax): block by block of
 //! rows, so that the producer's result stays in the cache and is never made as a whole. Which ops work row by row their
 //! definitions say, by the tag "rows"; what a row gives does not depend on the others, so no bit changes.
+//!
+//! Threads share the blocks out, and each calls the op's kernel itself. A kernel with that tag does not dispatch, and lets
+//! the host's lock go only for more elements than a block has: `BLOCK` stays below `native::LONG`.
 
 use crate::args::{ArgSource, source};
 use crate::backend::{NATIVE, Region};
 use crate::entity::{NodeId, ValueId};
 use crate::ir::{Graph, Node, Output};
-use crate::native::{NativeKernel, kernel_name};
+use crate::native::{LONG, NativeKernel, kernel_name};
 use crate::region::{self, Uses};
+use parking_lot::Mutex;
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::Arc;
 use tp_dispatch::kernel::HostArgs;
-use tp_dispatch::{Arg, CodegenMarker, Error, OpHandle, Result, Rets, Value, dispatcher};
+use tp_dispatch::select::KernelEntry;
+use tp_dispatch::{Arg, Call, CodegenMarker, DispatchKey, Error, OpDef, OpHandle, Result, Rets, Value, host};
+use tp_expr::pool;
 use tp_tensor::{Device, Layout, Tensor, symbols};
 
-/// Elements of a block: what a second-level cache holds.
-const BLOCK: usize = 1 << 18;
+/// Elements of a block: what a second-level cache holds beside the producer's operands.
+const BLOCK: usize = LONG / 2;
 /// From this many on the producer's result would leave the cache before it is read.
-const WORTH: usize = 2 * BLOCK;
+const WORTH: usize = 1 << 19;
 
 /// A producer and the op over its rows.
 pub(crate) struct RowStep {
     producer: NativeKernel,
     op: OpHandle,
+    def: Arc<OpDef>,
+    kernel: Arc<KernelEntry>,
     /// None stands for the block.
     args: Box<[Option<Value>]>,
     /// Elements of a row.
@@ -43,7 +52,9 @@ pub(crate) fn fuse(graph: &Graph, uses: &Uses, nodes: &[NodeId], behind: NodeId)
     let node = &graph.nodes[behind];
     let op = node.target.op()?;
     let [Output::Value(result)] = *node.outputs.as_slice() else { return None };
-    let (operand, args) = arguments(graph, node, op)?;
+    let def = op.def()?;
+    let kernel = kernel(op, &def)?;
+    let (operand, args) = arguments(graph, node, &def)?;
     let spec = graph.spec(operand)?;
     if symbols::any(&spec.sizes) || !spec.device.is_cpu() || !uses.is_read_only_by(operand, behind) {
         return None;
@@ -58,24 +69,25 @@ pub(crate) fn fuse(graph: &Graph, uses: &Uses, nodes: &[NodeId], behind: NodeId)
         return None;
     }
     let producer = NativeKernel::compile(&region).ok()?;
-    producer.pieces(row)?;
+    producer.pieces(row).filter(|(_, size)| *size <= BLOCK)?;
     let ops: Arc<[String]> = region.ops.iter().cloned().chain([node.target.name()]).collect();
     let made = producer.marker();
     let marker = CodegenMarker { kernel: kernel_name(&ops).into(), ..(**made).clone() };
-    let step = RowStep { producer, op, args, row, marker: Arc::new(marker) };
+    let step = RowStep { producer, op, def, kernel, args, row, marker: Arc::new(marker) };
     Some(Fused { step, region, ops, result })
 }
 
-/// The one tensor operand of a row op along the last axis, and its arguments.
-fn arguments(graph: &Graph, node: &Node, op: OpHandle) -> Option<(ValueId, Box<[Option<Value>]>)> {
-    let def = op.def()?;
+/// The one kernel of a row op. Whoever registered another one wants it to be called as it was written.
+fn kernel(op: OpHandle, def: &OpDef) -> Option<Arc<KernelEntry>> {
     let by_rows = def.tags.iter().any(|t| &**t == "rows") && !def.custom;
-    // Whoever registered another kernel wants it to be called as it was written.
-    let kernels = op.kernels();
-    let [only] = kernels.as_slice() else { return None };
-    if !by_rows || only.is_conditional() || &*only.provenance.executor != NATIVE {
-        return None;
-    }
+    let mut kernels = op.kernels();
+    let only = kernels.pop().filter(|k| kernels.is_empty() && !k.is_conditional())?;
+    let own = by_rows && &*only.provenance.executor == NATIVE && op.runs_own_kernel(def, DispatchKey::Cpu);
+    own.then_some(only)
+}
+
+/// The one tensor operand of a row op along the last axis, and its arguments.
+fn arguments(graph: &Graph, node: &Node, def: &OpDef) -> Option<(ValueId, Box<[Option<Value>]>)> {
     let (mut operand, mut args, mut along) = (None, Vec::new(), false);
     for (given, param) in node.inputs.iter().zip(&def.params.all) {
         args.push(match source(given, param).ok()? {
@@ -111,23 +123,47 @@ impl RowStep {
     /// The inputs have the types of the producer's region; `out` is fresh, contiguous, and of the op's promised type.
     pub unsafe fn run(&self, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
         let Some((pieces, size)) = self.producer.pieces(self.row) else { return Err(misfit()) };
-        let rows = size / self.row;
         let block = (BLOCK / size).max(1).min(pieces);
+        let failure = Mutex::new(None);
+        let work = || {
+            pool::parallel_for(pieces, block, |range| {
+                // SAFETY: the caller's promise; each piece of the output is written once.
+                if let Err(e) = unsafe { self.blocks(inputs, out, range, block, pieces) } {
+                    *failure.lock() = Some(e);
+                }
+            })
+        };
+        host::without_lock(work);
+        failure.into_inner().map_or(Ok(()), Err)
+    }
+
+    /// Some pieces, by way of one scratch.
+    ///
+    /// # Safety
+    /// As for `run`; nobody else writes these pieces of the output.
+    unsafe fn blocks(
+        &self,
+        inputs: &[&Tensor],
+        out: &Tensor,
+        range: Range<usize>,
+        block: usize,
+        pieces: usize,
+    ) -> Result<()> {
+        let (_, size) = self.producer.pieces(self.row).ok_or_else(misfit)?;
         let dtype = self.producer.types().1.first().ok_or_else(misfit)?.dtype;
-        let shape = |count: usize| [(count * rows) as i64, self.row as i64];
+        let shape = |count: usize| [(count * size / self.row) as i64, self.row as i64];
         let scratch = Tensor::empty(&shape(block), dtype, Device::CPU)?;
         let bytes = out.numel() as usize * out.dtype().itemsize() / pieces;
-        for start in (0..pieces).step_by(block) {
-            let count = block.min(pieces - start);
+        for start in range.clone().step_by(block) {
+            let count = block.min(range.end - start);
             let part = if count == block { scratch.clone() } else { head(&scratch, &shape(count))? };
             // SAFETY: the caller's promise; the scratch holds `count` pieces, and only this call knows it.
             unsafe { self.producer.run_pieces(inputs, start..start + count, self.row, part.data_ptr())? };
             let made = self.call(&part)?;
-            if made.dtype() != out.dtype() || made.numel() as usize * made.dtype().itemsize() != count * bytes
-            {
+            let filled = made.numel() as usize * made.dtype().itemsize() == count * bytes;
+            if made.dtype() != out.dtype() || !filled || !made.is_contiguous() {
                 return Err(misfit().with_op(self.op.name()));
             }
-            let made = if made.is_contiguous() { made } else { return Err(misfit()) };
             // SAFETY: as many bytes of the output are those of these pieces.
             unsafe {
                 let to = out.data_ptr().add(start * bytes);
@@ -140,8 +176,10 @@ impl RowStep {
     fn call(&self, part: &Tensor) -> Result<Tensor> {
         let args = self.args.iter().map(|a| a.as_ref().map_or(Arg::Tensor(part), Value::as_arg));
         let args: SmallVec<[Arg<'_>; 8]> = args.collect();
+        let keys = DispatchKey::Cpu.set();
+        let call = Call { op: self.op, def: &self.def, args: &args, keys, host: HostArgs::NONE, table: None };
         let mut rets = Rets::new();
-        dispatcher::call(self.op, &args, HostArgs::NONE, &mut rets)?;
+        self.kernel.kernel.call(&call, &mut rets)?;
         match rets.pop() {
             Some(Value::Tensor(t)) => Ok(t),
             _ => Err(misfit()),
