@@ -21,6 +21,7 @@ FUZZ_SCHEMAS ?= 10000000
 FUZZ_CALLS ?= 1000000
 FUZZ_SECONDS ?= 900
 FUZZ_SEED ?= 0
+FUZZ_PROGRAMS ?= 20000
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
@@ -35,7 +36,7 @@ export PYO3_PYTHON := $(abspath $(BIN)/python)
 export VIRTUAL_ENV := $(abspath $(VENV))
 
 .PHONY: help demo test lint format rust-test python-test bench bench-calls bench-instructions bench-peers \
-        device-test fuzz docs clean optional wheel
+        device-test fuzz fuzz-pointwise docs clean optional wheel
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +96,11 @@ device-test: $(STAMPS)/dev $(STAMPS)/native ## the tests that need a GPU; fails 
 fuzz: ## schema strings and random calls: FUZZ_SCHEMAS=10000000 FUZZ_CALLS=1000000 FUZZ_SECONDS=900 FUZZ_SEED=0
 	cargo run --quiet --release -p tp-bench --bin fuzz -- --schemas $(FUZZ_SCHEMAS) --calls $(FUZZ_CALLS) \
 	  --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+
+fuzz-pointwise: $(STAMPS)/dev $(STAMPS)/native ## random pointwise programs, eager = native = TVM: FUZZ_PROGRAMS=20000 FUZZ_SEED=0 (an hour or two)
+	@$(MAKE) --no-print-directory optional OPTIONAL=tvm
+	TENSORPLAY_TEST_PROGRAMS=$(FUZZ_PROGRAMS) TENSORPLAY_TEST_SEED=$(FUZZ_SEED) $(BIN)/python -m pytest \
+	  --require tvm tests/compile/test_random_pointwise.py $(PYTEST_ARGS)
 
 docs: ## API pages of the crates (target/doc), broken links are errors
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items $(BELOW_THE_DOOR)

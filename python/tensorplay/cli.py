@@ -321,6 +321,21 @@ def command_verify(arguments: argparse.Namespace) -> int:
     return 0 if report.passed else 1
 
 
+def command_cache(arguments: argparse.Namespace) -> int:
+    """`cache`: the kernels that backends keep on disk; `--purge` removes them."""
+    kept = base.adapter("tvm")
+    if arguments.purge:
+        print(f"removed {counted(kept.purge(), 'kernel')}")
+        return 0
+    entries = kept.entries()
+    if arguments.json:
+        print(json.dumps(entries, indent=2))
+        return 0
+    rows = [["tvm", e["key"][:16], str(e["bytes"]), e.get("program", "?")] for e in entries]
+    print(render_table(rows, ["backend", "key", "bytes", "program"]) if rows else "no kernels are kept")
+    return 0
+
+
 def command_explain(arguments: argparse.Namespace) -> int:
     """`explain`: what an error code means and what to do; without a code, the whole table."""
     if arguments.code is None:
@@ -378,6 +393,9 @@ def parser() -> argparse.ArgumentParser:
     drawing.add_argument(
         "--format", choices=("table", "text", "dot", "svg"), default="table", help="default: table"
     )
+    cache = command("cache", command_cache, "list the compiled kernels that are kept on disk, or remove them")
+    cache.add_argument("--purge", action="store_true", help="remove all of them")
+    cache.add_argument("--json", action="store_true", help="as JSON")
     explain = command("explain", command_explain, "what an error code means, and the fix")
     explain.add_argument("code", nargs="?", help="such as TP1203; all of them when left out")
     return top

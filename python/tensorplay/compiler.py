@@ -87,6 +87,7 @@ def compile(
     *,
     backend: str | Sequence[str] = ...,
     on_fallback: str | None = ...,
+    background: bool = ...,
 ) -> CompiledFunction[P, R]: ...
 
 
@@ -96,6 +97,7 @@ def compile(
     *,
     backend: str | Sequence[str] = ...,
     on_fallback: str | None = ...,
+    background: bool = ...,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
@@ -105,6 +107,7 @@ def compile(
     *,
     backend: str | Sequence[str] = "native",
     on_fallback: str | None = None,
+    background: bool = False,
 ) -> Any:
     """Compile ``fn``; usable as a decorator.
 
@@ -117,6 +120,9 @@ def compile(
     on_fallback
         ``"record"`` keeps the reason in the reports, ``"warn"`` warns once per region, ``"error"`` raises
         ``FallbackError``. None means ``"warn"`` where one non-native backend was named, else ``"record"``.
+    background
+        Make the backend's code on another thread. Until it is there the region runs native, with the reason
+        ``Compiling`` in the reports; without it the first call waits.
 
     Returns
     -------
@@ -136,14 +142,19 @@ def compile(
         backends.base.ensure_known(name)
     policy = _policy(on_fallback, names, isinstance(backend, str))
     if fn is None:
-        return functools.partial(compile, backend=backend, on_fallback=on_fallback)
+        return functools.partial(compile, backend=backend, on_fallback=on_fallback, background=background)
     _arguments.function("compile", "fn", fn)
     _check_available(names, policy)
     from tensorplay._triton_op import watch_launches
 
     watch_launches()
     compiled = _native.compile_function(
-        fn, backends=names, policy=policy, limit=_RECOMPILE_LIMIT, parameters=graph.parameter_names(fn)
+        fn,
+        backends=names,
+        policy=policy,
+        limit=_RECOMPILE_LIMIT,
+        parameters=graph.parameter_names(fn),
+        background=background,
     )
     functools.update_wrapper(compiled, fn, updated=())
     return compiled

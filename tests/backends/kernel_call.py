@@ -27,7 +27,7 @@ _KERNEL = ctypes.CFUNCTYPE(
 def pack(artifact, pointers, ints):
     """The argument array; its length is checked here because the kernel does not."""
     spec = artifact.argspec
-    assert (len(pointers), len(ints)) == (spec.inputs + spec.outputs, spec.ints)
+    assert (len(pointers), len(ints)) == (spec.inputs + spec.outputs + spec.flags, spec.ints)
     words = [(_POINTER, p) for p in pointers] + [(_INT, i % 2**64) for i in ints]
     return (Tagged * len(words))(*[Tagged(tag, 0, word) for tag, word in words])
 
@@ -46,15 +46,19 @@ def address(array):
     return array.__array_interface__["data"][0]
 
 
-def run_flat(program, arrays, scalars=None, pieces=1, outputs=None):
-    """Contiguous arrays of one size; `scalars` marks the one-element ones; `pieces` splits the range."""
+def run_flat(program, arrays, scalars=None, pieces=1, outputs=None, flag=None):
+    """Contiguous arrays of one size; `scalars` marks the one-element ones; `pieces` splits the range.
+
+    `flag`: the int32 that a guarded kernel sets.
+    """
     scalars = scalars or [False] * len(arrays)
     size = next((a.size for a, scalar in zip(arrays, scalars, strict=True) if not scalar), 1)
     artifact = tvm.lower(program, {"kind": "flat", "scalar_inputs": scalars})
     outputs = outputs_for(program, size) if outputs is None else outputs
     bounds = [size * k // pieces for k in range(pieces + 1)]
     for lo, hi in zip(bounds, bounds[1:], strict=False):
-        invoke(artifact, pack(artifact, [address(a) for a in [*arrays, *outputs]], [lo, hi]))
+        flags = [np.zeros(1, np.int32) if flag is None else flag] * artifact.argspec.flags
+        invoke(artifact, pack(artifact, [address(a) for a in [*arrays, *outputs, *flags]], [lo, hi]))
     return outputs
 
 

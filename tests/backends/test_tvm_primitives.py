@@ -138,6 +138,30 @@ def test_division_by_a_constant_has_python_signs(divisor, dtype):
     check(b.program(b.floordiv(0, by), b.mod(0, by)), [samples(dtype, SIZE)])
 
 
+@pytest.mark.parametrize("dtype", INTS)
+def test_division_by_any_integer_has_python_signs_and_tells_of_zero(dtype):
+    """5.4: no divisor ends the process; the minimum over -1 wraps; a zero sets the flag, nothing else does."""
+    a, d = pairs(dtype)
+    b = Builder(dtype, dtype)
+    program, flag = b.program(b.floordiv(0, 1), b.mod(0, 1)), np.zeros(1, np.int32)
+    check(program, [a, np.where(d == 0, HELD[dtype].type(1), d)], flag=flag)
+    assert flag[0] == 0
+    got = run_flat(program, [a, d], flag=flag)
+    assert flag[0] == 1
+    for g, w in zip(got, evaluate(program, [a, np.where(d == 0, HELD[dtype].type(1), d)]), strict=True):
+        assert np.array_equal(g[d != 0], w[d != 0])
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+def test_fmod_is_exact(dtype):
+    """5.4: fmod has no rounding, so that any two right ones agree."""
+    b = Builder(dtype, dtype)
+    a, d = pairs(dtype)
+    with np.errstate(all="ignore"):
+        (got,), want = run_flat(b.program(b.fmod(0, 1)), [a, d]), np.fmod(a, d)
+    assert mismatch(dtype, got, want).size == 0
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_constants_keep_their_bits(dtype):
     b = Builder()

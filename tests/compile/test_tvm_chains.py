@@ -121,17 +121,73 @@ def test_an_unknown_op_splits_the_chain() -> None:
     assert bits(got) == bits(chain(x, w))
 
 
-def test_integer_division_by_zero_is_an_error_not_a_crash() -> None:
-    """V9: `//` with a zero raises as in eager, and the process lives."""
-    x, y = tp.tensor([4, 5]), tp.tensor([2, 0])
-    compiled = tp.compile(lambda x, y: x // y + 1, backend="tvm", on_fallback="record")
-    with pytest.raises(ZeroDivisionError):
+@pytest.mark.parametrize("n", [2, 200_001])
+def test_integer_division_by_zero_is_an_error_not_a_crash(n: int) -> None:
+    """V9, 5.4: `//` with one zero raises eager's error from TVM's code, and the process lives."""
+    x = tp.arange(n, dtype=tp.int64) - 4
+    y = tp.where(tp.arange(n) == n - 1, 0, 2)
+    chain = lambda x, y: (x // y + 1) % 7  # noqa: E731
+    compiled = tp.compile(chain, backend="tvm", on_fallback="error")
+    with pytest.raises(ZeroDivisionError) as eager:
+        chain(x, y)
+    with pytest.raises(ZeroDivisionError) as caught:
         compiled(x, y)
-    got, report = compiled.run(x, tp.tensor([2, -2]))
-    assert got.tolist() == [3, -2]
-    hazards = [r for r in report.forward if r.reason is not None]
-    assert hazards
-    assert hazards[0].reason.kind == "Hazard"
+    assert str(caught.value) == str(eager.value)
+    got, report = compiled.run(x, tp.where(y == 0, -1, y))
+    assert [r.marker.executor for r in report.forward] == ["tvm"]
+    assert bits(got) == bits(chain(x, tp.where(y == 0, -1, y)))
+    assert chain(tp.tensor([4, 5]), tp.tensor([2, -2])).tolist() == [3, 5]
+
+
+def test_wide_functions_are_those_of_native_code() -> None:
+    """5.4: float64 functions run in TVM's code as calls of the library that native code calls: the same bits."""
+    rng = np.random.default_rng(0)
+    x = tp.tensor([*SPECIAL, *(rng.standard_normal(2000) * 20).tolist()], dtype=tp.float64)
+    unary = (
+        tp.exp,
+        tp.exp2,
+        tp.expm1,
+        tp.log,
+        tp.log2,
+        tp.log10,
+        tp.log1p,
+        tp.sigmoid,
+        tp.tanh,
+        tp.erf,
+        tp.sin,
+        tp.cos,
+    )
+    unary += (
+        tp.tan,
+        tp.asin,
+        tp.acos,
+        tp.atan,
+        tp.sinh,
+        tp.cosh,
+        tp.asinh,
+        tp.acosh,
+        tp.atanh,
+        tp.gelu,
+        tp.softplus,
+    )
+    powers = [lambda x: 2.0**x, lambda x: 10.0**x, lambda x: x**0.5, lambda x: x**2.0, lambda x: x**-1.0]
+    pairs = [lambda x: tp.pow(abs(x), x), lambda x: tp.atan2(x, x - 1.0), lambda x: tp.hypot(x, x * 0.5)]
+    for op in [*unary, *powers, *pairs, lambda x: x % 0.7, lambda x: x // -3.0]:
+        got, executors = run(op, x)
+        assert executors == ["tvm"]
+        assert same_with_nan(got, op(x)), op
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64"])
+def test_integer_powers_wrap_on_tvm_as_in_eager(dtype: str) -> None:
+    """5.4: powers of ints by squaring, known and unknown exponents, negative ones too."""
+    values = [0, 1, 2, 3, 7, 100, 127] + ([] if dtype == "uint8" else [-1, -2, -3, -128])
+    x = tp.tensor([a for a in values for _ in values], dtype=getattr(tp, dtype))
+    y = tp.tensor([b for _ in values for b in values], dtype=getattr(tp, dtype))
+    for chain in (lambda x, y: x**y, lambda x, y: x**5 + y, lambda x, y: 3**y + x):
+        got, executors = run(chain, x, y)
+        assert executors == ["tvm"]
+        assert bits(got) == bits(chain(x, y))
 
 
 def test_tvm_is_listed_whether_or_not_it_is_there() -> None:

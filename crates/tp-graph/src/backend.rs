@@ -9,6 +9,7 @@ use crate::region::{self, KernelLayout, Space, Uses};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 use tp_dispatch::{CodegenMarker, FallbackReason, Result};
 use tp_expr::Program;
 use tp_tensor::{Device, Tensor, TensorSpec};
@@ -85,25 +86,30 @@ pub trait HostExecutor: Send + Sync {
 }
 
 /// A place that a background build fills in, once.
-#[derive(Default)]
 pub struct Pending {
-    made: OnceLock<std::result::Result<Lowered, FallbackReason>>,
+    started: Instant,
+    made: OnceLock<(std::result::Result<Lowered, FallbackReason>, f64)>,
 }
 
 impl Pending {
     pub fn new() -> Arc<Pending> {
-        Arc::new(Pending::default())
+        Arc::new(Pending { started: Instant::now(), made: OnceLock::new() })
     }
 
     /// The first answer stays. One that is pending itself counts as none.
     pub fn set(&self, made: std::result::Result<Lowered, FallbackReason>) {
         if !matches!(made, Ok(Lowered::Pending(_))) {
-            let _ = self.made.set(made);
+            let _ = self.made.set((made, self.started.elapsed().as_secs_f64()));
         }
     }
 
     pub fn get(&self) -> Option<&std::result::Result<Lowered, FallbackReason>> {
-        self.made.get()
+        self.made.get().map(|(made, _)| made)
+    }
+
+    /// How long the answer took.
+    pub fn seconds(&self) -> Option<f64> {
+        self.made.get().map(|(_, seconds)| *seconds)
     }
 }
 

@@ -22,6 +22,7 @@ pub mod pointwise;
 pub mod raw;
 pub mod region;
 pub mod report;
+mod rows;
 mod run;
 mod split;
 mod stamp;

@@ -2,7 +2,7 @@
 //! out as calls. Each region that does not go where it was asked to carries the reason.
 
 use crate::args::{ArgSource, source};
-use crate::backend::{self, Backend, Lowered, Region};
+use crate::backend::{self, Backend, Lowered, Pending, Region};
 use crate::entity::{Entity, NodeId, ValueId};
 use crate::ir::{Const, Graph, Node, Operand, Output, ValueType};
 use crate::native::NativeKernel;
@@ -15,6 +15,7 @@ use crate::pointwise::NotPointwise;
 use crate::raw::{RawExecutor, RawKernel};
 use crate::region::{self, KernelLayout, Uses};
 use crate::report::Build;
+use crate::rows::{self, Fused};
 use crate::stamp::{self, registered_marker};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -30,11 +31,20 @@ use tp_tensor::{Device, Dim, TensorError};
 pub(crate) struct Artifacts {
     made: Mutex<HashMap<(String, u128, KernelLayout), Arc<RawKernel>>>,
     builds: Mutex<Vec<Build>>,
+    /// Those made meanwhile, by the name of their backend.
+    pending: Mutex<Vec<(Arc<str>, Arc<Pending>)>>,
 }
 
 impl Artifacts {
     pub fn builds(&self) -> Vec<Build> {
-        self.builds.lock().clone()
+        let mut builds = self.builds.lock().clone();
+        for (backend, pending) in &*self.pending.lock() {
+            if let (Some(Ok(Lowered::Raw(kernel))), Some(seconds)) = (pending.get(), pending.seconds()) {
+                let hash = kernel.marker().proof.clone().unwrap_or_else(|| "".into());
+                builds.push(Build { backend: backend.clone(), hash, seconds, cached: kernel.is_cached() });
+            }
+        }
+        builds
     }
 }
 
@@ -60,8 +70,12 @@ pub(crate) fn plan(
     for (i, input) in graph.inputs.iter().enumerate() {
         planner.places[input.value.index()] = Some(Src::Input(i as u32));
     }
-    for part in &partition.parts {
-        planner.part(part)?;
+    let mut parts = partition.parts.iter().peekable();
+    while let Some(part) = parts.next() {
+        match parts.peek().is_some_and(|behind| planner.rows(part, behind).is_some()) {
+            true => drop(parts.next()),
+            false => planner.part(part)?,
+        }
     }
     let outputs = graph.outputs.iter().map(|o| planner.output(o)).collect::<Result<Vec<OutSrc>>>()?;
     let mut plan = Plan {
@@ -101,6 +115,25 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
+    /// A pointwise part and an op over the rows of its result as one step, where native code is what was asked for.
+    fn rows(&mut self, part: &Part, behind: &Part) -> Option<()> {
+        let native = self.backends.first().is_none_or(|b| b.name() == backend::NATIVE);
+        let &[node] = behind.nodes.as_slice() else { return None };
+        if !native || part.opaque.is_some() || behind.opaque != Some(NotPointwise::NoExpression) {
+            return None;
+        }
+        let Fused { step, region, ops, result } = rows::fuse(self.graph, &self.uses, &part.nodes, node)?;
+        let inputs = region.reads.iter().map(|v| self.src(*v)).collect::<Result<Box<[Src]>>>().ok()?;
+        let outputs = [self.out_slot(result).ok()?].into();
+        self.step(
+            ops,
+            backend::NATIVE,
+            FusedStep { inputs, outputs, with: Exec::Rows(Box::new(step)) },
+            None,
+        );
+        Some(())
+    }
+
     fn part(&mut self, part: &Part) -> Result<()> {
         if let Some(why) = &part.opaque {
             let reason = self.opaque_reason(part, why);
@@ -181,11 +214,13 @@ impl Planner<'_> {
         let with = match &lowered {
             Lowered::Pending(made) => {
                 let native = Arc::new(NativeKernel::compile(region)?);
+                self.artifacts.pending.lock().push((backend.name().into(), made.clone()));
                 return Ok(Exec::Pending { backend: backend.name().into(), made: made.clone(), native });
             }
             Lowered::Raw(kernel) => {
                 self.artifacts.made.lock().insert(key, kernel.clone());
-                self.note_build(backend.name(), region, kernel.marker().proof.clone(), start);
+                let proof = kernel.marker().proof.clone();
+                self.note_build(backend.name(), region, proof, kernel.is_cached(), start);
                 if region.symbolic {
                     return shaped(region, kernel.clone());
                 }
@@ -194,14 +229,21 @@ impl Planner<'_> {
             Lowered::Region(executor) => Exec::Object(executor.clone()),
             Lowered::Host(executor) => Exec::Host(executor.clone()),
         };
-        self.note_build(backend.name(), region, None, start);
+        self.note_build(backend.name(), region, None, false, start);
         Ok(with)
     }
 
-    fn note_build(&self, backend: &str, region: &Region, proof: Option<Arc<str>>, start: Instant) {
+    fn note_build(
+        &self,
+        backend: &str,
+        region: &Region,
+        proof: Option<Arc<str>>,
+        cached: bool,
+        start: Instant,
+    ) {
         let hash = proof.unwrap_or_else(|| format!("{:032x}", region.program.fingerprint()).into());
         let seconds = start.elapsed().as_secs_f64();
-        self.artifacts.builds.lock().push(Build { backend: backend.into(), hash, seconds, cached: false });
+        self.artifacts.builds.lock().push(Build { backend: backend.into(), hash, seconds, cached });
     }
 
     fn fused(
@@ -213,19 +255,14 @@ impl Planner<'_> {
     ) -> Result<()> {
         let inputs = region.reads.iter().map(|v| self.src(*v)).collect::<Result<Box<[Src]>>>()?;
         let outputs = region.writes.iter().map(|v| self.out_slot(*v)).collect::<Result<Box<[OutSlot]>>>()?;
-        let index = self.regions.len() as u32;
-        self.regions.push(PlanRegion {
-            ops: region.ops.clone(),
-            executor: executor.into(),
-            reason,
-            view: false,
-        });
-        self.steps.push(Step {
-            region: index,
-            work: Work::Fused(FusedStep { inputs, outputs, with }),
-            free: SmallVec::new(),
-        });
+        self.step(region.ops.clone(), executor, FusedStep { inputs, outputs, with }, reason);
         Ok(())
+    }
+
+    fn step(&mut self, ops: Arc<[String]>, executor: &str, step: FusedStep, reason: Option<FallbackReason>) {
+        let region = self.regions.len() as u32;
+        self.regions.push(PlanRegion { ops, executor: executor.into(), reason, view: false });
+        self.steps.push(Step { region, work: Work::Fused(step), free: SmallVec::new() });
     }
 
     /// One region whose ops are called one by one.

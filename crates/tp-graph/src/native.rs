@@ -4,6 +4,7 @@
 use crate::backend::{Executor, NATIVE, Region};
 use crate::region::{self, KernelLayout, Space};
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::Arc;
 use tp_dispatch::{CodegenMarker, Error, FallbackReason, Result, host};
 use tp_expr::{DirectStep, Program, Strided, TileKernel};
@@ -12,6 +13,7 @@ use tp_tensor::{Tensor, TensorSpec, layout};
 /// From this many elements on, a region runs without the host's lock.
 pub(crate) const LONG: usize = 1 << 16;
 
+#[derive(Clone)]
 pub struct NativeKernel {
     kernel: Arc<TileKernel>,
     marker: Arc<CodegenMarker>,
@@ -105,6 +107,67 @@ impl NativeKernel {
             Space::Flat { n, scalars } => self.kernel.direct(n, scalars, input),
             Space::Strided { .. } => None,
         }
+    }
+
+    /// The outermost loop as pieces of whole rows: how many, and the elements of each. None where a piece would end
+    /// within a row, or the region divides integers, whose errors name the op by running it as a whole.
+    pub(crate) fn pieces(&self, row: usize) -> Option<(usize, usize)> {
+        let (pieces, size) = match &self.space {
+            Space::Flat { n, .. } => (n / row, row),
+            Space::Strided { sizes, output, .. } => {
+                let size = sizes.iter().skip(1).product::<usize>();
+                let whole = size % row == 0 && output.first().copied() == isize::try_from(size).ok();
+                (*sizes.first().filter(|_| whole)?, size)
+            }
+        };
+        (self.dividers.is_empty() && pieces > 0).then_some((pieces, size))
+    }
+
+    /// Some pieces, written one behind the other to `out`, under whatever lock the caller holds.
+    ///
+    /// # Safety
+    /// As `run_unchecked` for the inputs; `out` has room for the pieces, which are those that `pieces` counts.
+    pub(crate) unsafe fn run_pieces(
+        &self,
+        inputs: &[&Tensor],
+        pieces: Range<usize>,
+        row: usize,
+        out: *mut u8,
+    ) -> Result<()> {
+        let kernel = &self.kernel;
+        let at = |t: &Tensor, element: isize| {
+            t.data_ptr().cast_const().wrapping_offset(element * t.dtype().itemsize() as isize)
+        };
+        match &self.space {
+            Space::Flat { scalars, .. } => {
+                let first = |(k, t): (usize, &&Tensor)| match scalars >> k & 1 {
+                    0 => at(t, (pieces.start * row) as isize),
+                    _ => at(t, 0),
+                };
+                let work = Flat {
+                    reads: inputs.iter().enumerate().map(first).collect(),
+                    writes: [out].into_iter().collect(),
+                };
+                let count = pieces.len() * row;
+                // SAFETY: the caller's promise; the tensors outlive the call.
+                unsafe { work.run(kernel, count, *scalars)? };
+            }
+            Space::Strided { sizes, inputs: strides, output } => {
+                let mut sizes: SmallVec<[usize; 6]> = sizes.as_slice().into();
+                let first = |(t, s): (&&Tensor, &'_ Vec<isize>)| {
+                    at(t, pieces.start as isize * s.first().copied().unwrap_or(0))
+                };
+                sizes[0] = pieces.len();
+                let reads = inputs.iter().zip(strides);
+                let reads =
+                    reads.map(|(t, s)| Strided { ptr: first((t, s)).cast_mut(), strides: s }).collect();
+                let writes = [Strided { ptr: out, strides: output }].into_iter().collect();
+                let work = Nested { reads, writes };
+                // SAFETY: likewise.
+                unsafe { work.run(kernel, &sizes)? };
+            }
+        }
+        Ok(())
     }
 
     /// One flat loop of few elements, with the addresses in hand.

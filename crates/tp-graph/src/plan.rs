@@ -5,6 +5,7 @@ use crate::backend::{Executor, HostExecutor, Pending};
 use crate::ir::Operand;
 use crate::native::NativeKernel;
 use crate::raw::RawKernel;
+use crate::rows::RowStep;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tp_dispatch::host::Location;
@@ -69,7 +70,7 @@ pub(crate) enum CallOutput {
     Known(Option<Operand>),
 }
 
-/// One pointwise region.
+/// One pointwise region, perhaps with the op that reads its rows.
 pub(crate) struct FusedStep {
     pub inputs: Box<[Src]>,
     pub outputs: Box<[OutSlot]>,
@@ -83,6 +84,8 @@ pub(crate) enum Exec {
         native: Arc<NativeKernel>,
         raw: Option<Arc<RawKernel>>,
     },
+    /// Together with an op over the rows of its result.
+    Rows(Box<RowStep>),
     Object(Arc<dyn Executor>),
     Host(Arc<dyn HostExecutor>),
     /// Native until the artifact is there.

@@ -4,7 +4,8 @@
 //! Flat kernels get (inputs.., outputs.., lo, hi) over the elements; strided kernels get (inputs.., outputs.., lo, hi
 //! over the outermost loop, the sizes of the other loops, then for each input its stride per loop, in elements).
 //! Pointers are to element 0 of each operand. Nothing is called for zero elements. Outputs are fresh memory, so they
-//! overlap no input.
+//! overlap no input. A guarded kernel gets one pointer more, before lo: to an int32 that it sets to 1 where it was asked
+//! to divide an integer by zero (that element is then anything).
 
 use crate::backend::{Executor, Region};
 use crate::native::{LONG, NativeKernel, check_operands};
@@ -31,6 +32,8 @@ struct Cell {
 const NONE: i32 = 0;
 const INT: i32 = 1;
 const POINTER: i32 = 4;
+/// The code of a call that divided an integer by zero.
+const BY_ZERO: i32 = i32::MIN;
 
 impl Cell {
     fn int(v: i64) -> Cell {
@@ -49,6 +52,8 @@ pub struct RawKernel {
     function: PackedFn,
     handle: usize,
     layout: KernelLayout,
+    guarded: bool,
+    cached: bool,
     marker: Arc<CodegenMarker>,
     /// Keeps the code loaded.
     _owner: Arc<dyn Any + Send + Sync>,
@@ -67,7 +72,21 @@ impl RawKernel {
     ) -> RawKernel {
         // SAFETY: the caller's promise.
         let function = unsafe { std::mem::transmute::<usize, PackedFn>(address) };
-        RawKernel { function, handle, layout, marker, _owner: owner }
+        RawKernel { function, handle, layout, guarded: false, cached: false, marker, _owner: owner }
+    }
+
+    /// The kernel as one that says whether it divided by zero: part of what `new` is promised.
+    pub fn guarded(self, guarded: bool) -> RawKernel {
+        RawKernel { guarded, ..self }
+    }
+
+    /// The kernel as one that was there before, in memory or on disk.
+    pub fn cached(self, cached: bool) -> RawKernel {
+        RawKernel { cached, ..self }
+    }
+
+    pub fn is_cached(&self) -> bool {
+        self.cached
     }
 
     pub fn marker(&self) -> &Arc<CodegenMarker> {
@@ -81,11 +100,15 @@ pub(crate) struct RawExecutor {
     space: Space,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
+    /// Of a guarded kernel: runs again what divided by zero, for its error.
+    native: Option<Box<NativeKernel>>,
 }
 
 impl RawExecutor {
     pub fn new(region: &Region, kernel: Arc<RawKernel>) -> std::result::Result<RawExecutor, FallbackReason> {
-        RawExecutor::checked(kernel, region.layout, &region.space, (&region.inputs, &region.outputs))
+        let native = if kernel.guarded { Some(Box::new(NativeKernel::compile(region)?)) } else { None };
+        let types = (&*region.inputs, &*region.outputs);
+        RawExecutor::checked(kernel, region.layout, &region.space, types, native)
     }
 
     fn checked(
@@ -93,12 +116,19 @@ impl RawExecutor {
         layout: KernelLayout,
         space: &Space,
         (inputs, outputs): (&[TensorSpec], &[TensorSpec]),
+        native: Option<Box<NativeKernel>>,
     ) -> std::result::Result<RawExecutor, FallbackReason> {
         if kernel.layout != layout {
             let (got, wanted) = (kernel.layout.to_string(), layout.to_string());
             return Err(FallbackReason::Layout { value: "the region".into(), got, wanted });
         }
-        Ok(RawExecutor { kernel, space: space.clone(), inputs: inputs.into(), outputs: outputs.into() })
+        Ok(RawExecutor {
+            kernel,
+            space: space.clone(),
+            inputs: inputs.into(),
+            outputs: outputs.into(),
+            native,
+        })
     }
 
     /// The same for a kernel that came later than the native one of its region.
@@ -106,7 +136,8 @@ impl RawExecutor {
         native: &NativeKernel,
         kernel: &Arc<RawKernel>,
     ) -> std::result::Result<RawExecutor, FallbackReason> {
-        RawExecutor::checked(kernel.clone(), native.layout(), native.space(), native.types())
+        let again = kernel.guarded.then(|| Box::new(native.clone()));
+        RawExecutor::checked(kernel.clone(), native.layout(), native.space(), native.types(), again)
     }
 
     /// The outermost extent, the elements per step of it, and the arguments behind the range.
@@ -137,15 +168,20 @@ impl Frame<'_> {
         cells[self.range] = Cell::int(range.start as i64);
         cells[self.range + 1] = Cell::int(range.end as i64);
         let mut ret = Cell { type_index: NONE, pad: 0, value: 0 };
+        let mut by_zero = 0_i32;
+        if self.kernel.guarded {
+            cells[self.range - 1] = Cell::pointer((&raw mut by_zero).cast());
+        }
         // SAFETY: see `RawKernel::new`; the cells point to live operands of the region's types.
-        unsafe {
+        let code = unsafe {
             (self.kernel.function)(
                 self.kernel.handle as *mut c_void,
                 cells.as_ptr(),
                 cells.len() as i32,
                 &mut ret,
             )
-        }
+        };
+        if code == 0 && by_zero != 0 { BY_ZERO } else { code }
     }
 }
 
@@ -158,6 +194,9 @@ impl Executor for RawExecutor {
             let mut cells: SmallVec<[Cell; 24]> =
                 inputs.iter().map(|t| Cell::pointer(t.data_ptr())).collect();
             cells.extend(outputs.iter().map(|t| Cell::pointer(t.data_ptr())));
+            if self.kernel.guarded {
+                cells.push(Cell::pointer(std::ptr::null_mut()));
+            }
             let range = cells.len();
             cells.extend([Cell::int(0), Cell::int(0)]);
             cells.extend(tail);
@@ -167,6 +206,9 @@ impl Executor for RawExecutor {
             } else {
                 run_long(&frame, outer, (LONG / inner).max(1))
             };
+            if let (BY_ZERO, Some(native)) = (code, &self.native) {
+                native.run(inputs, outputs)?;
+            }
             if code != 0 {
                 return Err(failed(&self.kernel, code));
             }

@@ -164,6 +164,11 @@ impl Uses {
         uses
     }
 
+    /// Whether one node alone reads a value, once.
+    pub fn is_read_only_by(&self, value: ValueId, node: NodeId) -> bool {
+        !self.returned[value.index()] && *self.readers[value.index()] == [node]
+    }
+
     /// Whether a value is read outside of `nodes`, which are in order.
     fn leaves(&self, nodes: &[NodeId], value: ValueId) -> bool {
         self.returned[value.index()]

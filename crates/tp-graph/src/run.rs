@@ -287,6 +287,13 @@ impl Frame<'_> {
                 (unsafe { native(kernel, &inputs, step)? }, kernel.marker().clone(), None)
             }
             Exec::Shaped { native, raw } => self.shaped(native, raw, &inputs, step)?,
+            Exec::Rows(rows) => {
+                let outputs = fresh(step)?;
+                let out = outputs.first().ok_or_else(broken)?;
+                // SAFETY: the caller's promise; the output is fresh.
+                unsafe { rows.run(&inputs, out)? };
+                (outputs, rows.marker().clone(), None)
+            }
             Exec::Object(executor) => {
                 let outputs = fresh(step)?;
                 let marker = executor.run(&inputs, &outputs)?;

@@ -10,12 +10,15 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tensorplay import _native
 from tensorplay.errors import CapabilityError, InvalidValueError
 from tensorplay.outcome import Capability
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 __all__ = [
     "Backend",
@@ -115,6 +118,29 @@ def adapter(name: str) -> Any:
         raise ValueError(f"no adapter named {name!r}; known are {', '.join([*_ADAPTERS, *_registered])}")
     loaded = point.load()
     return loaded() if isinstance(loaded, type) else loaded
+
+
+# One thread for what is compiled in the background, started with the first of it.
+_worker: ThreadPoolExecutor | None = None
+
+
+def later(job: Callable[[], object]) -> None:
+    """Runs `job` on the thread of background builds, after those that came before; at exit they are waited for."""
+    global _worker
+    if _worker is None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        _worker = ThreadPoolExecutor(1, "tensorplay-background")
+    _worker.submit(job)
+
+
+def _without_worker() -> None:
+    global _worker
+    _worker = None
+
+
+# A forked child has no such thread.
+os.register_at_fork(after_in_child=_without_worker)
 
 
 def capabilities() -> dict[str, Capability]:

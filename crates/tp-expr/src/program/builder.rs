@@ -180,7 +180,7 @@ impl ProgramBuilder {
     }
 }
 
-/// Copies `program` with each float32 transcendental replaced by its expansion.
+/// Copies `program` with each float32 transcendental and each integer power replaced by its expansion.
 pub(super) fn expand(program: &Program) -> Program {
     let mut b = ProgramBuilder { inputs: program.inputs.to_vec(), ..ProgramBuilder::default() };
     let mut renamed: Vec<ValueId> = Vec::with_capacity(program.instrs.len());
@@ -196,12 +196,60 @@ pub(super) fn expand(program: &Program) -> Program {
                     None => b.emit(prim, instr.dtype, args),
                 }
             }
+            Prim::Sigmoid if instr.dtype == DType::F64 => wide_sigmoid(&mut b, args[0]),
+            Prim::IntPow => integer_power(&mut b, instr.dtype, args[0], args[1]),
             prim => b.emit(prim, instr.dtype, args),
         };
         renamed.push(id);
     }
     let outputs: Vec<ValueId> = program.outputs.iter().map(|&id| renamed[id as usize]).collect();
     b.retain(&outputs)
+}
+
+/// As `transcendental_f64` computes it.
+fn wide_sigmoid(b: &mut ProgramBuilder, x: ValueId) -> ValueId {
+    let (zero, one) = (b.f64(0.0), b.f64(1.0));
+    let magnitude = b.dabs(x);
+    let minus = b.dneg(magnitude);
+    let z = b.emit(Prim::Exp, DType::F64, &[minus]);
+    let negative = b.dlt(x, zero);
+    let numerator = b.dselect(negative, z, one);
+    let denominator = b.dadd(one, z);
+    b.ddiv(numerator, denominator)
+}
+
+/// As `Integer::pow` computes it: by squaring, bit for bit of the exponent. Of a known exponent the steps that change
+/// nothing fold away.
+fn integer_power(b: &mut ProgramBuilder, dtype: DType, x: ValueId, y: ValueId) -> ValueId {
+    let constant = |b: &mut ProgramBuilder, v: i64| b.constant(dtype, Scalar::Int(v).to_bits(dtype));
+    let (zero, one) = (constant(b, 0), constant(b, 1));
+    let bits = 8 * dtype.itemsize() as i64 - i64::from(dtype.is_signed());
+    let odd = |b: &mut ProgramBuilder, bit: i64| {
+        let shift = constant(b, bit);
+        let shifted = if bit == 0 { y } else { b.emit(Prim::Shr, dtype, &[y, shift]) };
+        let low = b.emit(Prim::And, dtype, &[shifted, one]);
+        b.emit(Prim::Ne, DType::Bool, &[low, zero])
+    };
+    let (mut base, mut result) = (x, one);
+    for bit in 0..bits {
+        let product = if result == one { base } else { b.emit(Prim::Mul, dtype, &[result, base]) };
+        let is_odd = odd(b, bit);
+        result = b.emit(Prim::Select, dtype, &[is_odd, product, result]);
+        base = b.emit(Prim::Mul, dtype, &[base, base]);
+    }
+    if !dtype.is_signed() {
+        return result;
+    }
+    // The reciprocal, truncated.
+    let minus_one = constant(b, -1);
+    let is_odd = odd(b, 0);
+    let sign = b.emit(Prim::Select, dtype, &[is_odd, minus_one, one]);
+    let is_minus_one = b.emit(Prim::Eq, DType::Bool, &[x, minus_one]);
+    let inverse = b.emit(Prim::Select, dtype, &[is_minus_one, sign, zero]);
+    let is_one = b.emit(Prim::Eq, DType::Bool, &[x, one]);
+    let inverse = b.emit(Prim::Select, dtype, &[is_one, one, inverse]);
+    let negative = b.emit(Prim::Lt, DType::Bool, &[y, zero]);
+    b.emit(Prim::Select, dtype, &[negative, inverse, result])
 }
 
 macro_rules! recorded {
@@ -346,6 +394,27 @@ mod tests {
         assert_eq!((closed.verify(), closed.is_closed()), (Ok(()), true));
         let double = tanh.program(&[Tensor(DType::F64)]).unwrap().expand();
         assert_eq!(double.unsupported(), Some((Prim::Tanh, DType::F64)));
+    }
+
+    #[test]
+    fn integer_powers_expand_to_the_same_values() {
+        use crate::eval::eval;
+        use crate::expr::ArgType::{Const, Tensor};
+        let power = expr("x ** y", &["x", "y"]);
+        let values = [0, 1, 2, 3, 5, 7, 13, 100, 127, -1, -2, -3, -7, -128, i64::MAX, i64::MIN, 1 << 31];
+        for dtype in [DType::U8, DType::I8, DType::I16, DType::I32, DType::I64] {
+            let bits = |v: i64| Scalar::Int(v).to_bits(dtype) & (u64::MAX >> (64 - 8 * dtype.itemsize()));
+            let plain = power.program(&[Tensor(dtype), Tensor(dtype)]).unwrap();
+            let expanded = plain.expand();
+            assert_eq!((expanded.verify(), expanded.is_closed()), (Ok(()), true));
+            for x in values.map(bits) {
+                for y in values.map(bits) {
+                    assert_eq!(eval(&plain, &[x, y]), eval(&expanded, &[x, y]), "{dtype} {x} ** {y}");
+                }
+            }
+            let cube = power.program(&[Tensor(dtype), Const(Scalar::Int(3))]).unwrap().expand();
+            assert!(cube.instrs().len() < 8, "{cube}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub static ROWS: &[Row] = &[
         cpu::sum,
         Rule("sum"),
         short = short::SUM,
+        tags = ["rows"],
         doc = "The sum over `axis` (an int, several, or None for all). Without axes left: 0-d; `keepdims` keeps them with size 1. dtype: int64 for ints and bool, else that of `x`, unless given."
     ),
     op!(
@@ -20,6 +21,7 @@ pub static ROWS: &[Row] = &[
         Some(fake::sum),
         cpu::prod,
         Rule("prod"),
+        tags = ["rows"],
         doc = "The product over `axis` (an int, several, or None for all); `keepdims` keeps the dimensions with size 1. dtype: int64 for ints and bool, else that of `x`, unless given."
     ),
     op!(
@@ -27,6 +29,7 @@ pub static ROWS: &[Row] = &[
         Some(fake::mean),
         cpu::mean,
         Rule("mean"),
+        tags = ["rows"],
         doc = "The mean over `axis` (an int, several, or None for all); `keepdims` keeps the dimensions with size 1. dtype: that of `x`; float32 for ints and bool."
     ),
     op!(
@@ -34,6 +37,7 @@ pub static ROWS: &[Row] = &[
         Some(fake::var),
         cpu::var,
         Rule("var"),
+        tags = ["rows"],
         doc = "The variance over `axis` (an int, several, or None for all), divided by the count less `correction`; `keepdims` keeps the dimensions with size 1. dtype: that of `x`; float32 for ints and bool."
     ),
     op!(
@@ -48,6 +52,7 @@ pub static ROWS: &[Row] = &[
         Some(fake::mean),
         cpu::logsumexp,
         Rule("logsumexp"),
+        tags = ["rows"],
         doc = "log(sum(exp(x))) over `axis` without overflow; `keepdims` keeps the dimensions with size 1. dtype: that of `x`; float32 for ints and bool."
     ),
     // The inverse of broadcasting.
@@ -64,6 +69,7 @@ pub static ROWS: &[Row] = &[
         Some(fake::extremum),
         cpu::max,
         Rule("max"),
+        tags = ["rows"],
         doc = "The largest element over `axis` (an int, several, or None for all); a NaN wins. `keepdims` keeps the dimensions with size 1. dtype: that of `x`."
     ),
     op!(
@@ -71,6 +77,7 @@ pub static ROWS: &[Row] = &[
         Some(fake::extremum),
         cpu::min,
         Rule("min"),
+        tags = ["rows"],
         doc = "The smallest element over `axis` (an int, several, or None for all); a NaN wins. `keepdims` keeps the dimensions with size 1. dtype: that of `x`."
     ),
     op!(
@@ -115,6 +122,7 @@ pub static ROWS: &[Row] = &[
         Some(fake::softmax),
         softmax::softmax,
         Rule("softmax"),
+        tags = ["rows"],
         doc = "exp(x) over its sum along `axis`, without overflow. Shape: that of `x`. dtype: that of `x`; float32 for ints and bool."
     ),
     op!(
@@ -122,6 +130,7 @@ pub static ROWS: &[Row] = &[
         Some(fake::softmax),
         softmax::log_softmax,
         Rule("log_softmax"),
+        tags = ["rows"],
         doc = "The logarithm of `softmax` along `axis`. Shape: that of `x`. dtype: that of `x`; float32 for ints and bool."
     ),
     op!(

@@ -4,10 +4,10 @@
 use crate::error::guarded;
 use crate::report;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyCFunction, PyDict, PyList, PyTuple};
 use std::sync::Arc;
 use tp_dispatch::{CodegenMarker, FallbackReason};
-use tp_graph::backend::{Backend, Capability, Lowered, Region};
+use tp_graph::backend::{Backend, Capability, Lowered, Pending, Region};
 use tp_graph::raw::RawKernel;
 use tp_graph::region::KernelLayout;
 use tp_tensor::Device;
@@ -156,6 +156,8 @@ impl PyBackend {
         let target: String = artifact.getattr("target")?.extract()?;
         let (address, handle) =
             (artifact.getattr("address")?.extract()?, artifact.getattr("handle")?.extract()?);
+        let flag = |name: &str| artifact.getattr_opt(name)?.map_or(Ok(false), |v| v.extract::<bool>());
+        let (guarded, cached) = (flag("guarded")?, flag("cached")?);
         let marker = Arc::new(CodegenMarker {
             executor: self.name.as_str().into(),
             kernel: target.into(),
@@ -165,7 +167,41 @@ impl PyBackend {
         // SAFETY: the adapter compiled exactly this program and layout, and the artifact keeps the code loaded.
         let kernel =
             unsafe { RawKernel::new(address, handle, region.layout, marker, Arc::new(artifact.unbind())) };
-        Ok(Lowered::Raw(Arc::new(kernel)))
+        Ok(Lowered::Raw(Arc::new(kernel.guarded(guarded).cached(cached))))
+    }
+}
+
+/// A Python adapter whose kernels are made on another thread; the region runs native until its own is there.
+pub struct Background(pub PyBackend);
+
+impl Backend for Background {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn probe(&self) -> Capability {
+        self.0.probe()
+    }
+
+    fn supports(&self, region: &Region) -> Result<(), FallbackReason> {
+        self.0.supports(region)
+    }
+
+    fn lower(&self, region: &Region) -> Result<Lowered, FallbackReason> {
+        // Such a region chooses between two kinds of code at each run, which have to be known.
+        if region.symbolic {
+            return self.0.lower(region);
+        }
+        let pending = Pending::new();
+        let (made, region, backend) = (pending.clone(), region.clone(), PyBackend::new(self.name()));
+        let job =
+            move |_: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| made.set(backend.lower(&region));
+        crate::error::attached(|py| {
+            let started = PyCFunction::new_closure(py, None, None, job)
+                .and_then(|job| py.import("tensorplay.backends.base")?.call_method1("later", (job,)));
+            started.map(drop).map_err(|e| self.0.failed(py, "background", e))
+        })?;
+        Ok(Lowered::Pending(pending))
     }
 }
 

@@ -13,15 +13,18 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
+use tp_graph::backend::Backend;
 use tp_graph::compile::{CompileOptions, CompiledFunction};
 use tp_graph::report::{Build, Explanation, FallbackPolicy, PlannedRegion, RegionRun, RunReport};
 
 pub use backend::program_dict;
+use backend::{Background, PyBackend};
 pub use object::init_type;
 
-/// Makes a compiled function. `backends` in order of preference, all known; `policy` is record, warn or error.
+/// Makes a compiled function. `backends` in order of preference, all known; `policy` is record, warn or error; with
+/// `background` adapters make their code on another thread.
 #[pyfunction]
-#[pyo3(signature = (func, *, backends, policy, limit, parameters))]
+#[pyo3(signature = (func, *, backends, policy, limit, parameters, background=false))]
 fn compile_function<'py>(
     py: Python<'py>,
     func: &Bound<'py, PyAny>,
@@ -29,11 +32,16 @@ fn compile_function<'py>(
     policy: &str,
     limit: usize,
     parameters: Vec<String>,
+    background: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     guarded(|| {
-        let find = |name: &String| {
-            tp_graph::backend::get(name)
-                .ok_or_else(|| PyValueError::new_err(format!("no backend named '{name}'")))
+        let find = |name: &String| -> PyResult<Arc<dyn Backend>> {
+            let found = tp_graph::backend::get(name)
+                .ok_or_else(|| PyValueError::new_err(format!("no backend named '{name}'")))?;
+            match background && name != tp_graph::backend::NATIVE {
+                true => Ok(Arc::new(Background(PyBackend::new(name)))),
+                false => Ok(found),
+            }
         };
         let policy = match policy {
             "record" => FallbackPolicy::Record,

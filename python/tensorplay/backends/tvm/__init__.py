@@ -1,13 +1,15 @@
 """The TVM backend: a pointwise scalar program compiled to one native loop for the host CPU.
 
-Lives here: the entry points the executor calls (`probe`, `supports`, `lower`).
+Lives here: the entry points the executor calls (`probe`, `supports`, `lower`), and those of the command line
+(`entries`, `purge`).
 Not here: how a program becomes TIR (`emit`, `kernel`) or machine code (`compile`, `host`).
 Importing this package imports neither tvm nor numpy.
 """
 
 from .artifact import Artifact, LoweringError
 from .compile import lower
+from .disk import entries, purge
 from .probe import probe
 from .support import supports
 
-__all__ = ["Artifact", "LoweringError", "lower", "probe", "supports"]
+__all__ = ["Artifact", "LoweringError", "entries", "lower", "probe", "purge", "supports"]

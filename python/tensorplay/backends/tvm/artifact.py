@@ -22,15 +22,16 @@ class LoweringError(Exception):
 
 @dataclass(frozen=True)
 class ArgSpec:
-    """Counts of the kernel's arguments: `inputs + outputs` pointers, then `ints` int64 values."""
+    """Counts of the kernel's arguments: `inputs + outputs` pointers, `flags` more, then `ints` int64 values."""
 
     inputs: int
     outputs: int
     ints: int
+    flags: int = 0
 
     @property
     def total(self) -> int:
-        return self.inputs + self.outputs + self.ints
+        return self.inputs + self.outputs + self.flags + self.ints
 
 
 @dataclass(frozen=True)
@@ -51,3 +52,8 @@ class Artifact:
     proof: str
     owner: Any = field(repr=False)
     cached: bool = False
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the kernel tells of divisions by zero through a pointer before `lo`."""
+        return self.argspec.flags > 0

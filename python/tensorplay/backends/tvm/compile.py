@@ -18,10 +18,11 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
-from . import host, kernel
+from . import disk, host, kernel
 from . import layout as layouts
 from .artifact import ArgSpec, Artifact, LoweringError
-from .program import Program, text
+from .probe import probe
+from .program import Program, guarded, output_dtypes, text
 from .support import supports
 
 # A live kernel holds about a megabyte.
@@ -69,25 +70,64 @@ def lower(program: Program, layout: dict[str, Any]) -> Artifact:
         raise LoweringError(refusal["kind"], "supports", refusal["message"], refusal["details"])
     with _stage("layout"):
         parsed = layouts.parse(layout, len(program["inputs"]))
-    machine = _machine()
-    key = _digest(text(program), parsed.text, machine.target_text, machine.versions)
+    with _stage("probe"):
+        target, versions = _setting()
+    key = _digest(text(program), parsed.text, target, versions)
     found = _cache.get(key)
     if found is not None:
         return found
     with _cache.compiling:
         found = _cache.get(key)
         if found is None:
-            found = _compile(program, parsed, machine, key)
+            found = _from_disk(program, parsed, key) or _compile(program, parsed, _machine(), key)
             _cache.put(key, found)
     return found
 
 
+def _setting() -> tuple[str, str]:
+    """Target and versions that code is made for: noted on disk, or asked of the compiler."""
+    machine = host.loaded()
+    if machine is not None:
+        return machine.target_text, machine.versions
+    noted = disk.target()
+    if noted is not None and probe()["available"]:
+        return noted, host.versions()
+    with _cache.compiling:
+        machine = _machine()
+    return machine.target_text, machine.versions
+
+
 def _machine() -> host.Host:
+    """The compiler, imported if need be; the caller holds the lock."""
     machine = host.loaded()
     if machine is None:
-        with _cache.compiling, _stage("import"):
+        with _stage("import"):
             machine = host.load()
+        disk.note_target(machine.target_text)
     return machine
+
+
+def _from_disk(program: Program, layout: layouts.Layout, key: str) -> Artifact | None:
+    start = time.perf_counter()
+    found = disk.load(_digest(key, disk.setting()), f"tp_{key[:16]}")
+    if found is None:
+        return None
+    address, library, description = found
+    return Artifact(
+        address=address,
+        handle=0,
+        hash=description["hash"],
+        target=description["target"],
+        seconds=time.perf_counter() - start,
+        argspec=_argspec(program, layout),
+        proof=description["proof"],
+        owner=library,
+        cached=True,
+    )
+
+
+def _argspec(program: Program, layout: layouts.Layout) -> ArgSpec:
+    return ArgSpec(len(program["inputs"]), len(program["outputs"]), layout.ints, int(guarded(program)))
 
 
 def _compile(program: Program, layout: layouts.Layout, machine: host.Host, key: str) -> Artifact:
@@ -107,16 +147,24 @@ def _compile(program: Program, layout: layouts.Layout, machine: host.Host, key: 
     if not address:
         raise LoweringError("LoweringFailed", "link", "the runtime gave no entry point")
     digest = _digest(key, _ADDRESS.sub('""', code))
+    proof = f"tvm {digest[:16]} {machine.target_text.split(' -mattr')[0]}"
+    described = {"hash": digest, "target": machine.target_text, "proof": proof, "program": _summary(program)}
+    disk.store(_digest(key, disk.setting()), executable.mod, described)
     return Artifact(
         address=address,
         handle=handle,
         hash=digest,
         target=machine.target_text,
         seconds=time.perf_counter() - start,
-        argspec=ArgSpec(len(program["inputs"]), len(program["outputs"]), layout.ints),
-        proof=f"tvm {digest[:16]} {machine.target_text.split(' -mattr')[0]}",
+        argspec=_argspec(program, layout),
+        proof=proof,
         owner=function,
     )
+
+
+def _summary(program: Program) -> str:
+    outputs = ", ".join(output_dtypes(program))
+    return f"({', '.join(program['inputs'])}) -> ({outputs}), {len(program['instrs'])} instructions"
 
 
 def _handle(function: Any) -> int:

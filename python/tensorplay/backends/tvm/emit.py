@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from .convert import HELD, Converter, Expr
-from .program import BITS, FLOATS, Program
+from .program import BITS, FLOATS, LIBRARY, Program, divides_unknown
 
 _BINARY = {"add": "Add", "sub": "Sub"}
 _COMPARE = {"eq": "EQ", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
@@ -24,8 +24,10 @@ _EXTREME = {"max": ("llvm.maximum", "Max"), "min": ("llvm.minimum", "Min")}
 class Emitter:
     """Collects statements: `prelude` runs once before the loops, `body` per element."""
 
-    def __init__(self, tirx: Any, lo: Any, has_fma: bool):
+    def __init__(self, tirx: Any, lo: Any, has_fma: bool, flag: Any = None):
+        """`flag`: the int32 buffer of a guarded program."""
         self.t = tirx
+        self._flag = flag
         self.prelude: list[Any] = []
         self.body: list[Any] = []
         self._lo = lo
@@ -56,7 +58,9 @@ class Emitter:
             else:
                 operands = [values[arg] for arg in args]
                 source = instrs[args[-1]][1]
-                if op in ("floordiv", "mod"):
+                if divides_unknown(program, len(values)):
+                    result = self._divide_guarded(op, dtype, *operands)
+                elif op in ("floordiv", "mod"):
                     result = self._divide(op, dtype, operands[0], instrs[args[1]][3])
                 else:
                     result = self._value(op, dtype, source, operands)
@@ -102,6 +106,8 @@ class Emitter:
         if op == "div":
             # LLVM makes a product of a division by a power of two: see `_product`.
             return self.t.Add(self.keep(dtype, self.t.Div(*args)), self._minus_zero(dtype))
+        if op == "fmod" or op in LIBRARY:
+            return self._library(op, dtype, args)
         if op in _EXTREME:
             return self._intrinsic(dtype, _EXTREME[op][0], *args)
         return self._intrinsic(dtype, "llvm." + _ROUND.get(op, op), *args)
@@ -124,6 +130,15 @@ class Emitter:
             bits = t.LShift(t.Cast(unsigned, sign), t.const(BITS[dtype] - 1, unsigned))
             self._zeros[dtype] = self.keep(dtype, t.reinterpret(dtype, bits), self.prelude)
         return self._zeros[dtype]
+
+    def _library(self, op: str, dtype: str, args: list[Expr]) -> Expr:
+        """A call of the C library, which native code calls too.
+
+        LLVM knows these functions, and makes others of them where it knows an operand: `pow(2, x)` becomes
+        `exp2(x)`, which rounds otherwise. Adding an unknown -0.0 changes no operand and hides it.
+        """
+        hidden = [self.keep(dtype, self.t.Add(arg, self._minus_zero(dtype))) for arg in args]
+        return self.t.call_pure_extern(dtype, op + "f" * (dtype == "float32"), *hidden)
 
     def _intrinsic(self, dtype: str, name: str, *args: Expr) -> Expr:
         return self.t.call_llvm_pure_intrin(dtype, name, *args)
@@ -176,3 +191,31 @@ class Emitter:
         if op == "mod":
             return t.Select(against, t.Add(rest, by), rest)
         return t.Select(against, t.Sub(quotient, t.const(1, dtype)), quotient)
+
+    def _divide_guarded(self, op: str, dtype: str, a: Expr, b: Expr) -> Expr:
+        """`floordiv` or `mod` by any integer: zero raises the flag, and nothing divides by it.
+
+        The divisors 0 and -1 are replaced by 1, for the machine's division traps on the one, and on the other where
+        the minimum is divided.
+        """
+        t = self.t
+        zero, one = t.const(0, dtype), t.const(1, dtype)
+        by_zero = self.keep("uint8", self.convert.test(t.EQ(b, zero)))
+        at = [t.const(0, "int32")]
+        noted = t.BitwiseOr(self._flag[at[0]], t.Cast("int32", by_zero))
+        self.body.append(t.BufferStore(self._flag, noted, at))
+        by = self.keep(dtype, t.Select(self.convert.truth(by_zero), one, b))
+        if dtype == "uint8":
+            quotient = self.keep(dtype, t.Div(a, by))
+            return quotient if op == "floordiv" else t.Sub(a, t.Mul(quotient, by))
+        negates = self.keep("uint8", self.convert.test(t.EQ(b, t.const(-1, dtype))))
+        by = self.keep(dtype, t.Select(self.convert.truth(negates), one, by))
+        quotient = self.keep(dtype, t.Div(a, by))
+        rest = self.keep(dtype, t.Sub(a, t.Mul(quotient, by)))
+        signs = self.keep(dtype, t.BitwiseXor(rest, by))
+        down = t.And(t.LT(signs, zero), t.Not(t.EQ(rest, zero)))
+        if op == "mod":
+            return t.Select(down, t.Add(rest, by), rest)
+        floor = self.keep(dtype, t.Select(down, t.Sub(quotient, one), quotient))
+        minus = self.keep(dtype, self._wrapping("neg", dtype, [a]))
+        return t.Select(self.convert.truth(negates), minus, floor)

@@ -40,6 +40,11 @@ def loaded() -> Host | None:
     return _host
 
 
+def versions() -> str:
+    """The packages that code is made with."""
+    return " ".join(f"{package}=={version}" for package, version in PINNED.items())
+
+
 def load() -> Host:
     """The loaded compiler; the first call imports tvm. The caller holds the compile lock."""
     global _host
@@ -65,7 +70,7 @@ def _load() -> Host:
         target=tvm.target.Target({"kind": "llvm", "mcpu": cpu, "mattr": attrs}),
         target_text=f"llvm -mcpu={cpu} -mattr={','.join(attrs)}",
         has_fma=features.get("fma", "neon" in features),
-        versions=" ".join(f"{package}=={version}" for package, version in PINNED.items()),
+        versions=versions(),
     )
 
 

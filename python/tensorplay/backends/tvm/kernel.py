@@ -14,7 +14,7 @@ from typing import Any
 from .convert import HELD
 from .emit import Emitter
 from .layout import Flat, Layout, Strided
-from .program import Program, output_dtypes
+from .program import Program, guarded, output_dtypes
 
 _I64 = "int64"
 
@@ -82,7 +82,6 @@ def build(tvm: Any, program: Program, layout: Layout, name: str, has_fma: bool) 
     """The PrimFunc of `program` over operands that lie as `layout` says."""
     tirx = tvm.tirx
     nest = _Nest(tirx, layout)
-    emitter = Emitter(tirx, nest.lo, has_fma)
     ins, outs = program["inputs"], output_dtypes(program)
     dtypes = [HELD[dtype] for dtype in ins + outs]
     pointer = lambda dtype: tvm.ir.PointerType(tvm.ir.PrimType(dtype))  # noqa: E731
@@ -92,11 +91,15 @@ def build(tvm: Any, program: Program, layout: Layout, name: str, has_fma: bool) 
         tirx.decl_buffer((nest.hi,), dtype, f"b{j}", data=p, data_alignment=1, layout=None)
         for j, (p, dtype) in enumerate(zip(pointers, dtypes, strict=True))
     ]
+    flags = [tirx.Var("flag", pointer("int32"))] if guarded(program) else []
+    flag = [tirx.decl_buffer((1,), "int32", "by_zero", data=p, data_alignment=1, layout=None) for p in flags]
+    emitter = Emitter(tirx, nest.lo, has_fma, *flag)
     loaded = [_load(emitter, layout, nest, j, buffers[j], dtype) for j, dtype in enumerate(ins)]
     results = emitter.emit(program, loaded)
     at = nest.output_at()
     stores = [tirx.BufferStore(b, r, [at]) for b, r in zip(buffers[len(ins) :], results, strict=True)]
-    declared = [tirx.DeclBuffer(b, data=p) for b, p in zip(buffers, pointers, strict=True)]
+    pointers += flags
+    declared = [tirx.DeclBuffer(b, data=p) for b, p in zip(buffers + flag, pointers, strict=True)]
     loops = nest.wrap(emitter.body + stores)
     func = tirx.PrimFunc(pointers + nest.ints(), nest.sequence([*declared, *emitter.prelude, loops]))
     return func.with_attr({"global_symbol": name, "tirx.noalias": True, "s_tir": True})

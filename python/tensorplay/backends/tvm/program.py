@@ -28,11 +28,53 @@ HALVES = frozenset({"float16", "bfloat16"})
 WIDE_FLOATS = frozenset({"float32", "float64"})
 # Halves are stored, moved and cast; arithmetic is in float32 between casts.
 FLOATS = HALVES | WIDE_FLOATS
+# float64 functions that the C library computes, under these names.
+LIBRARY = frozenset(
+    [
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "erf",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "atan2",
+        "hypot",
+        "pow",
+    ]
+)
 
 
 def output_dtypes(program: Program) -> list[str]:
     """The dtype of each output, in order."""
     return [program["instrs"][value][1] for value in program["outputs"]]
+
+
+def divides_unknown(program: Program, value: int) -> bool:
+    """Whether instruction `value` divides an integer by what may be zero."""
+    op, _, args, _ = program["instrs"][value]
+    if op not in ("floordiv", "mod"):
+        return False
+    divisor_op, _, _, bits = program["instrs"][args[1]]
+    return not (divisor_op == "const" and bits)
+
+
+def guarded(program: Program) -> bool:
+    """Whether the kernel has to tell of a division by zero."""
+    return any(divides_unknown(program, value) for value in range(len(program["instrs"])))
 
 
 def text(program: Program) -> str:
