@@ -120,7 +120,7 @@ impl CompiledFunction {
         }
         let entry = Arc::new(self.compile(known.len(), args, names, f)?);
         if let (Some(reason), FallbackPolicy::Error) = (entry.fallbacks().first(), self.options.policy) {
-            return Err(refused(reason));
+            return Err(refused(reason, &entry));
         }
         self.add(entry, args, missed)
     }
@@ -305,8 +305,19 @@ struct Half {
 }
 
 #[cold]
-fn refused(reason: &FallbackReason) -> Error {
-    Error::fallback("TP4101", format!("on_fallback=\"error\": {reason}"))
+fn refused(reason: &FallbackReason, entry: &Entry) -> Error {
+    let mut error = Error::fallback("TP4101", format!("on_fallback=\"error\": {reason}"));
+    let graphs = std::iter::once(entry.graph()).chain(entry.backward_graph());
+    let node = graphs.flat_map(|g| g.nodes.values().map(move |n| (g, n))).find(|(_, n)| {
+        let name = n.target.name();
+        reason
+            .op()
+            .is_none_or(|op| op == name || name.rsplit_once('.').is_some_and(|(packet, _)| packet == op))
+    });
+    if let Some((graph, node)) = node {
+        error = error.note(format!("the node: {}", graph.node_text(node)));
+    }
+    error
         .with_reason(reason.clone())
         .note("on_fallback=\"record\" runs it there all the same: the results are right, the times are not the backend's")
 }
