@@ -13,7 +13,7 @@ from typing import Any
 from tensorplay import _native, functions
 from tensorplay._native import Graph, Tensor
 from tensorplay._program import resolve, type_text
-from tensorplay.errors import GraphError, InvalidValueError
+from tensorplay.errors import GraphError, TensorPlayError
 
 __all__ = ["from_json", "load", "save", "save_repro", "to_json"]
 
@@ -60,7 +60,7 @@ def from_json(text: str) -> Graph:
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise _broken(f"its format is not {FORMAT!r}")
     version, body, ops = whole.get("version"), whole.get("text"), whole.get("ops")
-    if version != VERSION:
+    if type(version) is not int or version != VERSION:
         raise _broken(f"its version is {version!r}, this tensorplay reads {VERSION}")
     if (
         not isinstance(body, str)
@@ -78,13 +78,16 @@ def from_json(text: str) -> Graph:
 
 def _check_ops(targets: set[str], schemas: dict[str, str]) -> None:
     """All that is missing or otherwise at once, with the schemas that the program was captured with."""
+    untold = sorted(targets - schemas.keys())
+    if untold:
+        raise _broken(f"it lacks the schemas of {', '.join(untold)}")
     missing, other = [], []
     for target in sorted(targets):
-        wanted = schemas.get(target)
+        wanted = schemas[target]
         op = _native.get_op(target)
         if op is None:
-            missing.append(wanted or target)
-        elif wanted is not None and str(op.schema) != wanted:
+            missing.append(wanted)
+        elif str(op.schema) != wanted:
             other.append(f"{wanted} is {op.schema} here")
     if missing:
         raise GraphError(
@@ -112,6 +115,13 @@ def save(graph: Graph, path: Any) -> None:
         )
     # Two that share memory are one in the program that ran; a file cannot say so, and nothing tells unless one is written.
     written = any("mutates" in node.effects for node in graph.nodes)
+    header = graph.text().partition(" {\n")[0]
+    if written and constants and " shares %" in header:
+        raise GraphError(
+            "the program writes to memory that its constants and arguments share, which a file cannot say",
+            code="TP5005",
+            notes=("let the function reach a clone",),
+        )
     tensors = constants if written else {name: functions.clone(t.detach()) for name, t in constants.items()}
     _native.save(path, tensors, metadata={_KEY: to_json(graph)})
 
@@ -120,7 +130,7 @@ def load(path: Any) -> Graph:
     """The graph of a file that `save` wrote, with its constants."""
     try:
         metadata, tensors = _native.load_metadata(path), _native.load(path)
-    except InvalidValueError as error:
+    except TensorPlayError as error:
         raise _broken(str(error)) from error
     if _KEY not in metadata:
         raise _broken("the file holds tensors alone")
