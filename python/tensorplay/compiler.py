@@ -12,14 +12,14 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
-from tensorplay import _arguments, _native
+from tensorplay import _arguments, _native, _observe
 from tensorplay._triton_op import watch_launches
 from tensorplay.backends import base
 from tensorplay.errors import ArgumentError, FallbackError, InvalidValueError
 from tensorplay.graph import Graph, parameter_names
 from tensorplay.outcome import Explanation, FallbackReason, RunReport
 
-__all__ = ["CompiledFunction", "compile"]
+__all__ = ["CompiledFunction", "compile", "counters"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -141,6 +141,16 @@ def compile(
     )
     functools.update_wrapper(compiled, fn, updated=())
     return compiled
+
+
+def counters() -> dict[str, int]:
+    """What compiled functions of this process did so far; what never happened is not there.
+
+    ``graphs``: captures that gave an entry; ``recompiles``: those behind the first one of a function;
+    ``fallback.KIND``: regions that do not run where they were asked to, by the kind of the reason; ``eager.KIND``: calls
+    that ran the function itself; ``fallbacks``: the last two together.
+    """
+    return _observe.counters()
 
 
 def _explain(self: CompiledFunction, *args: Any, **kwargs: Any) -> Explanation:

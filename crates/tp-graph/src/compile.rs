@@ -307,15 +307,19 @@ struct Half {
 #[cold]
 fn refused(reason: &FallbackReason, entry: &Entry) -> Error {
     let mut error = Error::fallback("TP4101", format!("on_fallback=\"error\": {reason}"));
-    let graphs = std::iter::once(entry.graph()).chain(entry.backward_graph());
-    let node = graphs.flat_map(|g| g.nodes.values().map(move |n| (g, n))).find(|(_, n)| {
-        let name = n.target.name();
-        reason
-            .op()
-            .is_none_or(|op| op == name || name.rsplit_once('.').is_some_and(|(packet, _)| packet == op))
-    });
-    if let Some((graph, node)) = node {
+    let graphs = || std::iter::once(entry.graph()).chain(entry.backward_graph());
+    let named = |wanted: &str| {
+        let mut nodes = graphs().flat_map(|g| g.nodes.values().map(move |n| (g, n)));
+        nodes.find(|(_, n)| n.target.name() == wanted)
+    };
+    // A backend names the operation of a region that it does not take; the op is then one of the region's.
+    let region = entry.regions().into_iter().find(|r| r.reason.as_ref() == Some(reason));
+    let region = region.as_ref().map_or(&[][..], |r| &r.ops);
+    if let Some((graph, node)) = reason.op().and_then(named) {
         error = error.note(format!("the node: {}", graph.node_text(node)));
+    } else if let Some((graph, node)) = region.first().and_then(|op| named(op)) {
+        let of = if region.len() > 1 { format!(" of {}", region.join(", ")) } else { String::new() };
+        error = error.note(format!("the region{of} begins at: {}", graph.node_text(node)));
     }
     error
         .with_reason(reason.clone())
