@@ -15,8 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorplay._arguments import nearest
+from tensorplay._places import stack_level
 
-__all__ = ["NAMES", "built", "configure", "counters", "eager", "ran"]
+__all__ = ["NAMES", "built", "configure", "counters", "eager", "ran", "shows_graphs"]
 
 NAMES = ("graph", "guards", "recompiles", "fallback", "executor")
 VARIABLE = "TENSORPLAY_LOG"
@@ -33,11 +34,8 @@ def configure(wanted: str) -> None:
     if unknown:
         meant = {name: nearest(name, NAMES) for name in unknown}
         hints = [f"{name!r}" + (f" (did you mean {near!r}?)" if near else "") for name, near in meant.items()]
-        warnings.warn(
-            f"{VARIABLE}: there is no {', no '.join(hints)}; known are {', '.join(NAMES)}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        what = f"{VARIABLE}: there is no {', no '.join(hints)}; known are {', '.join(NAMES)}"
+        warnings.warn(what, RuntimeWarning, stacklevel=stack_level())
     chosen = [_loggers[name] for name in given if name in NAMES]
     for logger in chosen:
         logger.setLevel(logging.DEBUG)
@@ -68,26 +66,30 @@ def _name(func: Callable[..., Any]) -> str:
     return getattr(func, "__qualname__", None) or type(func).__qualname__
 
 
+def shows_graphs() -> bool:
+    """Whether `built` is to be told of graph and guards, whose texts take a while."""
+    return any(_loggers[name].isEnabledFor(logging.INFO) for name in ("graph", "guards"))
+
+
 def built(
     func: Callable[..., Any],
     number: int,
-    graph: Any,
-    guards: list[str],
     missed: str | None,
     fallbacks: list[tuple[str, Any]],
+    shown: tuple[Any, list[str]] | None,
 ) -> None:
     """Entry `number` of `func` was made; `missed` is the guard that no earlier entry held, `fallbacks` are lines of regions
-    with their reasons.
+    with their reasons, `shown` is its graph with its guards.
     """
     _count("graphs", *["recompiles"] * (number > 0))
     for _, reason in fallbacks:
         _count("fallbacks", f"fallback.{reason.kind}")
     name = _name(func)
-    if _loggers["recompiles"].isEnabledFor(logging.INFO) and number > 0:
+    if number > 0:
         _loggers["recompiles"].info("%s is captured again, as graph %d: %s", name, number, missed)
-    if _loggers["graph"].isEnabledFor(logging.INFO):
+    if shown is not None:
+        graph, guards = shown
         _loggers["graph"].info("graph %d of %s\n%s", number, name, graph)
-    if _loggers["guards"].isEnabledFor(logging.INFO):
         _loggers["guards"].info("guards of graph %d of %s: %s", number, name, "; ".join(guards) or "none")
     for line, _ in fallbacks:
         _loggers["fallback"].info("graph %d of %s, %s", number, name, line)

@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensorplay import _native
+from tensorplay import _arguments, _native
 from tensorplay._native import Graph, Tensor
-from tensorplay.errors import ContractError, GraphError
+from tensorplay.errors import ContractError, GraphError, InvalidValueError
 
 __all__ = ["call", "code", "resolve", "type_text"]
 
@@ -237,7 +237,12 @@ def _names(parts: dict[str, Any]) -> dict[int, str]:
 
 
 def code(graph: Graph, name: str = "forward") -> str:
-    """The graph as a Python function of its inputs: one call per line, to the same values as the graph."""
+    """The graph as a Python function of its inputs: one call per line, to the same values as the graph.
+
+    InvalidValueError for a `name` that no function can have.
+    """
+    if not _is_word(_arguments.string("code", "name", name)):
+        raise InvalidValueError(f"code: a function cannot be named {name!r}", code="TP1041")
     parts = graph._structure()
     names = _names(parts)
     lines = [
@@ -260,17 +265,29 @@ def code(graph: Graph, name: str = "forward") -> str:
         result = ", ".join(
             f"[{', '.join(names[n] for n in o)}]" if isinstance(o, list) else names[o] for o in outputs
         )
-        namespace, _, local = target.partition("::")
-        comment = f"  # at {location}" if location else ""
-        lines.append(
-            f"    {f'{result} = ' if result else ''}tp.ops.{namespace}.{local}({arguments}){comment}"
-        )
+        comment = f"  # at {_printable(location)}" if location else ""
+        lines.append(f"    {f'{result} = ' if result else ''}{_callee(target)}({arguments}){comment}")
         for output in outputs:
             for number in output if isinstance(output, list) else [output]:
                 lines += _shown(parts, names, number, shown)
     results = ", ".join(_source(o, names) for o in parts["outputs"])
     lines.append(f"    return {results}" if len(parts["outputs"]) != 0 else "    return ()")
     return "\n".join(lines) + "\n"
+
+
+def _is_word(text: str) -> bool:
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
+def _callee(target: str) -> str:
+    namespace, _, local = target.partition("::")
+    words = [namespace, *local.split(".")]
+    return f"tp.ops.{'.'.join(words)}" if all(map(_is_word, words)) else f"tp.library.get_op({target!r})"
+
+
+def _printable(text: str) -> str:
+    """The place of a call, which stays in its comment whatever a file says."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _shown(parts: dict[str, Any], names: dict[int, str], number: int, shown: set[str]) -> Iterator[str]:

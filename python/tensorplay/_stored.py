@@ -141,32 +141,29 @@ def load(path: Any) -> Graph:
         raise _broken(f"the graph needs the tensors {sorted(lifted)}, the file holds {sorted(tensors)}")
     made = []
     for name, kind in lifted.items():
-        dtype, sizes, strides, _ = kind
+        dtype, sizes, *_ = kind
         tensor = tensors[name]
         if tensor.dtype.name != dtype or [str(n) for n in tensor.shape] != list(sizes):
             raise _broken(f"{name} is {tensor.dtype.name}{list(tensor.shape)}, not {type_text(kind)}")
-        made.append(_laid_out(tensor, [int(s) for s in strides]))
+        made.append(_laid_out(tensor, kind))
     return graph._with_constants(made)
 
 
-def _laid_out(tensor: Tensor, strides: list[int]) -> Tensor:
-    """The same values with these strides."""
-    shape = list(tensor.shape)
-    if list(tensor.stride()) == strides or not tensor.size:
+def _laid_out(tensor: Tensor, kind: Any) -> Tensor:
+    """The same values with the strides of the type, where they can be given: they are no part of what is computed."""
+    if not all(text.lstrip("-").isdigit() for text in kind[2]):
+        raise _broken(f"a constant is {type_text(kind)}, strides [{', '.join(kind[2])}]")
+    shape, strides = list(tensor.shape), [int(text) for text in kind[2]]
+    reach = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + 1
+    # Not an expanded tensor, nor one that lies backwards, nor a view far into other memory.
+    fits = bool(tensor.size) and min(strides, default=0) > 0 and reach <= 2 * tensor.size + 1024
+    if list(tensor.stride()) == strides or not fits:
         return tensor
-    flipped = tuple(axis for axis, stride in enumerate(strides) if stride < 0)
-    whole = [1 if stride == 0 else n for n, stride in zip(shape, strides, strict=True)]
-    steps = [abs(stride) for stride in strides]
-    reach = sum((n - 1) * step for n, step in zip(whole, steps, strict=True)) + 1
-    if reach > 2 * tensor.size + 1024 or flipped:
-        # A view far into other memory: only its values are the program's.
+    try:
+        return functions.empty_strided(shape, strides, dtype=tensor.dtype).copy_(tensor)
+    except TensorPlayError:
+        # Elements that share a place.
         return tensor
-    base = functions.empty_strided(whole, steps, dtype=tensor.dtype)
-    first = tensor
-    for axis, stride in enumerate(strides):
-        if stride == 0:
-            first = functions.slice(first, axis, 0, 1, 1)
-    return functions.expand(base.copy_(first), shape)
 
 
 # --- scripts ----------------------------------------------------------------------------------------

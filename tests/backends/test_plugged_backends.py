@@ -62,6 +62,7 @@ def test_the_example_runs_regions_and_leaves_its_mark(example: str) -> None:
     first = f.last_run.forward[0]
     assert (first.marker.executor, first.marker.kernel, first.reason) == (example, "stablehlo-numpy", None)
     assert len(first.marker.proof) == 16
+    assert first.marker.proof in {build["hash"] for build in f.builds if build["backend"] == example}
     assert example in [run.marker.executor for run in f.last_run.backward]
     assert f.last_run.forward[1].reason.kind == "UnsupportedOp"
     g = tp.compile(lambda x: x // 2 + 1, backend=example, on_fallback="record")
@@ -328,3 +329,17 @@ def test_a_refusal_of_any_kind_keeps_its_words() -> None:
         reason = f.last_run.forward[0].reason
         assert reason.kind == words[0]
         assert words[1] in reason.message
+
+
+def test_neither_import_nor_compile_imports_an_optional_package() -> None:
+    """C21: torch, jax, triton, tvm and numpy are imported by who asks for them."""
+    script = """
+import sys
+import tensorplay as tp
+assert "numpy" not in sys.modules
+f = tp.compile(lambda x: tp.exp(x) + 1.0)
+f(tp.ones((2,)))
+tp.backends.capabilities()
+assert not {"torch", "jax", "triton", "tvm"} & set(sys.modules), sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -204,4 +204,6 @@ def test_a_strict_fallback_names_node_and_cause() -> None:
     with pytest.raises(FallbackError, match="zero divisor") as caught:
         tp.compile(lambda x: (x + 1) // x, backend="tvm", on_fallback="error")(whole)
     note = caught.value.__notes__[0]
-    assert note.startswith("the region of tp::add.Scalar, tp::floor_divide.default begins at: %1: int64[2] = tp::add")
+    assert note.startswith(
+        "the region of tp::add.Scalar, tp::floor_divide.default begins at: %1: int64[2] = tp::add"
+    )

@@ -272,6 +272,11 @@ impl CompiledFunction {
         self.options.policy
     }
 
+    /// The guard that no entry held when the entry of that number was made; None for the first one.
+    pub fn missed(&self, entry: usize) -> Option<String> {
+        self.recompiles.lock().iter().find(|r| r.graph == entry).map(|r| r.guard.clone())
+    }
+
     /// What is known so far, without a new capture.
     pub fn explanation(&self) -> Explanation {
         let mut out = Explanation { recompiles: self.recompiles.lock().clone(), ..Explanation::default() };

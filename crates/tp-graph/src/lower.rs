@@ -194,7 +194,8 @@ impl Planner<'_> {
             Lowered::Region(executor) => Exec::Object(executor.clone()),
             Lowered::Host(executor) => Exec::Host(executor.clone()),
         };
-        self.note_build(backend.name(), region, None, start);
+        let proof = if let Lowered::Host(executor) = &lowered { executor.proof() } else { None };
+        self.note_build(backend.name(), region, proof, start);
         Ok(with)
     }
 

@@ -1,6 +1,6 @@
 """Backends and devices: what can be used here, and the contract of a plugged-in backend. Only re-exports."""
 
-from tensorplay.backends.base import capabilities, capability, names, register
+from tensorplay.backends.base import capabilities, capability, names, register, unregister
 from tensorplay.backends.contract import CONTRACT_VERSION, Artifact, Backend, Instruction, Region
 from tensorplay.outcome import Capability, FallbackReason, TensorSpec
 
@@ -17,6 +17,7 @@ __all__ = [
     "capability",
     "names",
     "register",
+    "unregister",
 ]
 
 

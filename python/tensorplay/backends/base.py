@@ -15,6 +15,7 @@ from typing import Any
 
 from tensorplay import _native
 from tensorplay._arguments import nearest
+from tensorplay._places import stack_level
 from tensorplay.backends.contract import Backend, Plugged, checked
 from tensorplay.errors import ArgumentError, CapabilityError, InvalidValueError
 from tensorplay.outcome import Capability
@@ -31,6 +32,7 @@ __all__ = [
     "register",
     "require",
     "require_package",
+    "unregister",
 ]
 
 ENTRY_POINTS = "tensorplay.backends"
@@ -50,8 +52,8 @@ _LIBRARY_FOLDERS = (
 
 
 _registered: dict[str, Plugged] = {}
-# Entry points that were loaded, or why they could not be.
-_loaded: dict[str, Plugged | Capability] = {}
+# Backends of entry points that were loaded.
+_loaded: dict[str, Plugged] = {}
 
 
 def register(name: str, backend: Backend | type[Backend]) -> None:
@@ -63,6 +65,12 @@ def register(name: str, backend: Backend | type[Backend]) -> None:
     if _is_taken(name):
         raise InvalidValueError(f"the backend name {name!r} is taken", code="TP4107")
     _registered[name] = Plugged(name, checked(backend, f"what is registered as backend {name!r}"))
+
+
+def unregister(name: str) -> None:
+    """Forgets a backend that `register` made known. What it compiled stays; ValueError for a name that was not registered."""
+    if _registered.pop(name, None) is None:
+        raise InvalidValueError(f"no backend was registered as {name!r}", code="TP4107")
 
 
 def _is_taken(name: str) -> bool:
@@ -78,7 +86,9 @@ def _plugged_in() -> dict[str, Any]:
         if _is_taken(point.name) and point not in _ignored:
             _ignored.append(point)
             warnings.warn(
-                f"{_origin(point)} is ignored: the name is a built-in's", RuntimeWarning, stacklevel=3
+                f"{_origin(point)} is ignored: the name is a built-in's",
+                RuntimeWarning,
+                stacklevel=stack_level(),
             )
         elif not _is_taken(point.name):
             found.setdefault(point.name, point)
@@ -118,13 +128,11 @@ def names() -> list[str]:
 
 def ensure_known(name: str) -> None:
     """Tells the compiler of the backend `name`; InvalidValueError with the known names when nobody registered it."""
-    if name in _native.backend_names():
-        return
     if name in ADAPTERS:
         _native.register_backend(name, False)
-    elif plugged(name) is not None:
+    elif name != "native" and plugged(name) is not None:
         _native.register_backend(name, True)
-    else:
+    elif name != "native":
         known = names()
         near = nearest(name, known)
         hint = f"; did you mean {near!r}?" if near else ""

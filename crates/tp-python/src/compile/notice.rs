@@ -19,13 +19,14 @@ pub fn built(
     core: &CompiledFunction,
     entry: &Entry,
 ) -> PyResult<()> {
-    let missed = core.explanation().recompiles.into_iter().find(|r| r.graph == entry.number());
     let regions = entry.regions();
     let reasons = regions.iter().filter_map(|r| Some((planned(r), r.reason.as_ref()?)));
     let reasons = reasons.map(|(line, reason)| Ok((line, reason_object(py, reason)?)));
     let reasons = reasons.collect::<PyResult<Vec<_>>>()?;
-    let args = (func, entry.number(), graph_of(entry), entry.guards(), missed.map(|r| r.guard), reasons);
-    observe(py)?.call_method1("built", args).map(drop)
+    let observe = observe(py)?;
+    let shown = observe.call_method0("shows_graphs")?.is_truthy()?.then(|| (graph_of(entry), entry.guards()));
+    let args = (func, entry.number(), core.missed(entry.number()), reasons, shown);
+    observe.call_method1("built", args).map(drop)
 }
 
 /// The entry that was just made has run.

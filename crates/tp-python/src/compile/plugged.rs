@@ -126,4 +126,8 @@ impl HostExecutor for Plugged {
         });
         Ok((outputs.map_err(from_py)?, self.marker.clone()))
     }
+
+    fn proof(&self) -> Option<Arc<str>> {
+        self.marker.proof.clone()
+    }
 }
