@@ -134,7 +134,7 @@ def test_readme_shows_what_its_example_prints(folder: Path) -> None:
     check_output(README, folder)
 
 
-@pytest.mark.parametrize("page", ["capture.md", "torch-library.md"])
+@pytest.mark.parametrize("page", ["backends.md", "capture.md", "torch-library.md"])
 def test_a_page_runs_and_shows_what_it_prints(page: str, folder: Path) -> None:
     check_output(ROOT / "docs" / page, folder)
 

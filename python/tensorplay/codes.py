@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorplay._codes import EXAMPLES, INTERNAL, WITHOUT, differentiation, transforms
+from tensorplay._codes import EXAMPLES, INTERNAL, WITHOUT, differentiation, graphs, transforms
 
 __all__ = ["CODES", "FAMILIES", "Entry", "lookup"]
 
@@ -469,14 +469,8 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "the reason says what to change, or use on_fallback='record'",
     ),
     ("TP4105", "backend= is no name.", "pass a name, or a list of names in order of preference"),
-    ("TP4107", "Nobody registered a backend of that name.", "use one that the message lists"),
     ("TP4106", "What is to be compiled or transformed is no function.", "pass a function of tensors"),
-    # graphs
-    ("TP5001", "A text is no graph; line and column show where reading stopped.", "mend the text there"),
-    ("TP5002", "A graph breaks a rule of its form.", "the notes list every violation"),
-    ("TP5003", "A graph's node does not fit its op's schema.", "capture again with the present definition"),
-    ("TP5004", "A returned list holds something else than numbers.", "return a tuple of tensors"),
-    ("TP5010", "The op is not pointwise.", "only pointwise ops have a scalar program"),
+    *graphs.ENTRIES,
     ("TP9001", "An exception of the caller's own on its way out.", "read the exception itself"),
 )
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 else:
     from tensorplay._later import overload
 
-__all__ = ["CompiledFunction", "compile"]
+__all__ = ["CompiledFunction", "compile", "counters"]
 
 CompiledFunction = _native.CompiledFunction
 
@@ -158,6 +158,18 @@ def compile(
     )
     functools.update_wrapper(compiled, fn, updated=())
     return compiled
+
+
+def counters() -> dict[str, int]:
+    """What compiled functions of this process did so far; what never happened is not there.
+
+    ``graphs``: captures that gave an entry; ``recompiles``: those behind the first one of a function;
+    ``fallback.KIND``: regions that do not run where they were asked to, by the kind of the reason; ``eager.KIND``: calls
+    that ran the function itself; ``fallbacks``: the last two together.
+    """
+    from tensorplay import _observe
+
+    return _observe.counters()
 
 
 def _explain(self: CompiledFunction, *args: Any, **kwargs: Any) -> Explanation:

@@ -12,26 +12,24 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from tensorplay import _arguments, _native
+from tensorplay import _arguments, _native, _program, _stored
 from tensorplay._triton_op import watch_launches
-from tensorplay.outcome import Record
+from tensorplay.outcome import Record, TensorSpec
 
-__all__ = ["Graph", "Node", "TensorSpec", "ValueSpec", "capture", "parameter_names", "parse"]
+__all__ = [
+    "Graph",
+    "Node",
+    "TensorSpec",
+    "ValueSpec",
+    "capture",
+    "from_json",
+    "load",
+    "parameter_names",
+    "parse",
+    "save",
+]
 
 Graph = _native.Graph
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec(Record):
-    """Shape, dtype, strides (elements) and device of one value."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    strides: tuple[int, ...]
-    device: str
-
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,45 @@ def _repr_html_(graph: Graph) -> str:
     return f"<pre>{escape(graph.text())}</pre>"
 
 
-setattr(Graph, "_repr_html_", _repr_html_)  # noqa: B010  (the class lives in the extension)
+def save(graph: Graph, path: Any) -> None:
+    """Write a captured program to a safetensors file: its graph, the schemas of its ops, and its constants.
+
+    Constants are the tensors that the function reached on its own. GraphError for a graph without their data (one that
+    was read from text), OSError where the file cannot be written.
+    """
+    _arguments.instance("save", "graph", graph, Graph, "a Graph")
+    _stored.save(graph, path)
+
+
+def load(path: Any) -> Graph:
+    """Read a program that ``save`` wrote. No code of the file runs.
+
+    The graph is checked by the verifier, and its ops against those that are defined here: GraphError lists all that are
+    missing, with the schemas that the program was captured with. What is no such file is a GraphError too.
+    """
+    return _stored.load(path)
+
+
+def from_json(text: str) -> Graph:
+    """Read what ``Graph.to_json`` wrote, with the checks of ``load``. The graph has no constants: pass them as inputs."""
+    return _stored.from_json(_arguments.string("from_json", "text", text))
+
+
+def _print(graph: Graph) -> None:
+    """Print the text of the graph."""
+    print(graph.text())  # noqa: T201  (that is what it is for)
+
+
+# The class lives in the extension.
+for _name, _member in (
+    ("_repr_html_", _repr_html_),
+    ("__call__", _program.call),
+    ("code", _program.code),
+    ("print", _print),
+    ("to_json", _stored.to_json),
+    ("save_repro", _stored.save_repro),
+):
+    setattr(Graph, _name, _member)
 
 
 def __dir__() -> list[str]:

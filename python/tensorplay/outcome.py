@@ -21,7 +21,9 @@ __all__ = [
     "Provenance",
     "RegionRun",
     "RunReport",
+    "TensorSpec",
     "how_to_install",
+    "how_to_upgrade",
     "render_table",
 ]
 
@@ -32,6 +34,11 @@ DISTRIBUTION = "tensorplay-dispatch"
 def how_to_install(extra: str) -> str:
     """The command that installs this distribution with one of its extras."""
     return f'pip install "{DISTRIBUTION}[{extra}]"'
+
+
+def how_to_upgrade() -> str:
+    """The command that installs the newest release of this distribution."""
+    return f"pip install --upgrade {DISTRIBUTION}"
 
 
 def render_table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
@@ -69,6 +76,19 @@ class Record:
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec(Record):
+    """Shape, dtype, strides (elements) and device of one value."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...]
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ The whole contract of an operator at once is ``tensorplay.verify``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorplay import _arguments
@@ -13,6 +13,7 @@ from tensorplay._verify.arrays import bits, flatten, is_tensor, snapshot, tensor
 from tensorplay._verify.compare import TOLERANCES, Comparison, compare, default_tolerance
 from tensorplay._verify.inputs import LAYOUTS, make_tensor, with_layout
 from tensorplay._verify.poison import poisoned
+from tensorplay._verify.report import VerifyReport
 from tensorplay._verify.subject import tracing
 from tensorplay._verify.transforms import (
     one_element,
@@ -29,6 +30,7 @@ __all__ = [
     "assert_close",
     "assert_equal",
     "assert_unchanged",
+    "check_backend",
     "compare_tensors",
     "default_tolerance",
     "executors",
@@ -183,6 +185,25 @@ def assert_unchanged(function: Callable[..., Any], *args: Any, **kwargs: Any) ->
         if tensor._version != version:
             raise AssertionError(f"tensor argument {index} was written to and restored")
     return result
+
+
+@_arguments.keywords
+def check_backend(
+    name: str, *, ops: Sequence[str] | None = None, dtypes: Sequence[str] | None = None
+) -> VerifyReport:
+    """The backend of that name held to its contract: the conformance programs, compiled with it and compared with eager.
+
+    Every pointwise row on every dtype, casts, broadcasting, layouts, empty and 0-d tensors, NaN, infinities and -0, several
+    outputs. What the backend refuses is a skip with its reason; what it takes and does not do right is a failure, and so
+    are a written input, memory given out twice, work that another executor did, and a proof that does not tell programs
+    apart. `ops` (full names) and `dtypes` (names) make a shorter run. Where the backend is absent the report is one skip.
+    InvalidValueError for a backend, an op or a dtype that is not known.
+    """
+    from tensorplay._verify import backend_check
+
+    _arguments.string("check_backend", "name", name)
+    base.require_package("numpy", "checking a backend")
+    return backend_check.check(name, ops, dtypes)
 
 
 def executors(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[str, str]]:

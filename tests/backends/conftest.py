@@ -8,6 +8,8 @@ import pathlib
 import sys
 import types
 
+import pytest
+
 _PACKAGE = pathlib.Path(__file__).parents[2] / "python" / "tensorplay"
 
 
@@ -36,3 +38,15 @@ except ImportError:
         del sys.modules[loaded]
     _stand_in("tensorplay", _PACKAGE)
     _stand_in("tensorplay.backends", _PACKAGE / "backends").capabilities = _capabilities
+
+
+@pytest.fixture(autouse=True)
+def _forget_backends():
+    """A backend that a test registered is gone behind it: verify compares with every backend there is."""
+    base = sys.modules.get("tensorplay.backends.base")
+    before = set(base._registered) if base is not None else set()
+    yield
+    base = sys.modules.get("tensorplay.backends.base")
+    for name in [*base._registered] if base is not None else ():
+        if name not in before:
+            base.unregister(name)

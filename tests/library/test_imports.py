@@ -202,14 +202,19 @@ def test_a_backend_nobody_registered() -> None:
 
 
 def test_a_plugged_in_backend() -> None:
-    class Mine:
+    class Mine(backends.Backend):
+        contract = 1
+
         def probe(self):
-            return {"available": False, "reason": "it is Sunday", "details": {}}
+            return "it is Sunday"
 
-        def supports(self, program):
-            return {"kind": "BackendUnavailable", "message": "it is Sunday", "details": {}}
+        def supports(self, region):
+            return backends.FallbackReason("BackendUnavailable", None, "it is Sunday")
 
-        def lower(self, program, layout):
+        def lower(self, region):
+            raise AssertionError("supports refuses everything")
+
+        def run(self, artifact, inputs):
             raise AssertionError("supports refuses everything")
 
     backends.register("mine", Mine())
@@ -217,6 +222,10 @@ def test_a_plugged_in_backend() -> None:
     assert "mine" in backends.names()
     with pytest.raises(ValueError, match="is taken"):
         backends.register("tvm", Mine())
+    backends.unregister("mine")
+    assert "mine" not in backends.names()
+    with pytest.raises(ValueError, match="no backend was registered as 'mine'"):
+        backends.unregister("mine")
 
 
 AGAIN = """

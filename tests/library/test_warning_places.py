@@ -38,9 +38,15 @@ def here() -> int:
 def absent(name: str) -> Any:
     """A compiled function whose backend is not there."""
 
-    class Absent:
-        def probe(self) -> dict[str, Any]:
-            return {"available": False, "reason": "it is Sunday", "details": {}}
+    class Absent(tp.backends.Backend):
+        contract = 1
+
+        def probe(self) -> str:
+            return "it is Sunday"
+
+        def supports(self, region: Any) -> None: ...
+        def lower(self, region: Any) -> Any: ...
+        def run(self, artifact: Any, inputs: Any) -> Any: ...
 
     tp.backends.register(name, Absent())
     return tp.compile(lambda x: tp.tanh(x) + 1.0, backend=name)

@@ -83,6 +83,11 @@ pub trait Executor: Send + Sync {
 /// Runs one region and returns its outputs, with the stamp of what ran.
 pub trait HostExecutor: Send + Sync {
     fn run(&self, inputs: &[&Tensor]) -> Result<(Vec<Tensor>, Arc<CodegenMarker>)>;
+
+    /// What the stamps of its runs will say, for the list of what was built.
+    fn proof(&self) -> Option<Arc<str>> {
+        None
+    }
 }
 
 /// A place that a background build fills in, once.

@@ -123,7 +123,7 @@ impl CompiledFunction {
         }
         let entry = Arc::new(self.compile(known.len(), args, names, f)?);
         if let (Some(reason), FallbackPolicy::Error) = (entry.fallbacks().first(), self.options.policy) {
-            return Err(refused(reason));
+            return Err(refused(reason, &entry));
         }
         self.add(entry, args, missed)
     }
@@ -278,6 +278,11 @@ impl CompiledFunction {
         self.options.policy
     }
 
+    /// The guard that no entry held when the entry of that number was made; None for the first one.
+    pub fn missed(&self, entry: usize) -> Option<String> {
+        self.recompiles.lock().iter().find(|r| r.graph == entry).map(|r| r.guard.clone())
+    }
+
     /// What is known so far, without a new capture.
     pub fn explanation(&self) -> Explanation {
         let mut out = Explanation { recompiles: self.recompiles.lock().clone(), ..Explanation::default() };
@@ -311,8 +316,23 @@ struct Half {
 }
 
 #[cold]
-fn refused(reason: &FallbackReason) -> Error {
-    Error::fallback("TP4101", format!("on_fallback=\"error\": {reason}"))
+fn refused(reason: &FallbackReason, entry: &Entry) -> Error {
+    let mut error = Error::fallback("TP4101", format!("on_fallback=\"error\": {reason}"));
+    let graphs = || std::iter::once(entry.graph()).chain(entry.backward_graph());
+    let named = |wanted: &str| {
+        let mut nodes = graphs().flat_map(|g| g.nodes.values().map(move |n| (g, n)));
+        nodes.find(|(_, n)| n.target.name() == wanted)
+    };
+    // A backend names the operation of a region that it does not take; the op is then one of the region's.
+    let region = entry.regions().into_iter().find(|r| r.reason.as_ref() == Some(reason));
+    let region = region.as_ref().map_or(&[][..], |r| &r.ops);
+    if let Some((graph, node)) = reason.op().and_then(named) {
+        error = error.note(format!("the node: {}", graph.node_text(node)));
+    } else if let Some((graph, node)) = region.first().and_then(|op| named(op)) {
+        let of = if region.len() > 1 { format!(" of {}", region.join(", ")) } else { String::new() };
+        error = error.note(format!("the region{of} begins at: {}", graph.node_text(node)));
+    }
+    error
         .with_reason(reason.clone())
         .note("on_fallback=\"record\" runs it there all the same: the results are right, the times are not the backend's")
 }

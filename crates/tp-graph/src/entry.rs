@@ -189,6 +189,11 @@ impl Entry {
         &self.graph
     }
 
+    /// The tensors behind the graph's lifted inputs, in order.
+    pub fn lifted(&self) -> &[Tensor] {
+        &self.lifted
+    }
+
     /// The backward graph of a training entry.
     pub fn backward_graph(&self) -> Option<&Graph> {
         self.training.as_ref().map(|t| &t.graph)

@@ -10,6 +10,7 @@ pub mod compile;
 mod dot;
 pub mod entity;
 pub mod entry;
+mod foreign;
 pub mod guard;
 pub mod ir;
 mod joint;

@@ -229,7 +229,8 @@ impl Planner<'_> {
             Lowered::Region(executor) => Exec::Object(executor.clone()),
             Lowered::Host(executor) => Exec::Host(executor.clone()),
         };
-        self.note_build(backend.name(), region, None, false, start);
+        let proof = if let Lowered::Host(executor) = &lowered { executor.proof() } else { None };
+        self.note_build(backend.name(), region, proof, false, start);
         Ok(with)
     }
 

@@ -2,8 +2,9 @@
 //! unless a kernel does. Every output of a call is held to what its fake rule promised, for the steps behind it rely
 //! on that.
 
-use crate::backend::{HostExecutor, Lowered, NATIVE, Pending};
+use crate::backend::{Lowered, Pending};
 use crate::capture::literal;
+use crate::foreign::from_host;
 use crate::guard::tuple;
 use crate::ir::Operand;
 use crate::native::{NativeKernel, fits};
@@ -309,7 +310,7 @@ impl Frame<'_> {
             },
         };
         if let Some(start) = start {
-            self.record(&inputs, plan, &marker, start);
+            self.record(&inputs, plan, (&marker, &reason), start);
         }
         drop(inputs);
         self.stamps.set(self.region, &marker);
@@ -323,15 +324,23 @@ impl Frame<'_> {
     }
 
     #[cold]
-    fn record(&self, inputs: &[&Tensor], plan: &Plan, marker: &Arc<CodegenMarker>, start: Instant) {
-        let ops = plan.regions.get(self.region as usize).map_or_else(String::new, |r| r.ops.join(" "));
+    fn record(
+        &self,
+        inputs: &[&Tensor],
+        plan: &Plan,
+        (marker, reason): (&Arc<CodegenMarker>, &Option<FallbackReason>),
+        start: Instant,
+    ) {
+        let planned = plan.regions.get(self.region as usize);
+        let ops = planned.map_or_else(String::new, |r| r.ops.join(" "));
+        let reason = reason.as_ref().or(planned.and_then(|r| r.reason.as_ref()));
         let dtypes: Vec<DType> = inputs.iter().map(|t| t.dtype()).collect();
         state::record(&CallEvent {
             op: ops.into(),
             key: if marker.device.is_cuda() { DispatchKey::Cuda } else { DispatchKey::Cpu },
             phase: state::phase(),
             marker: (**marker).clone(),
-            rejected: Vec::new(),
+            rejected: reason.map(|r| ("region".to_string(), r.clone())).into_iter().collect(),
             shapes: inputs.iter().map(|t| t.sizes().to_vec()).collect(),
             dtypes,
             host_seconds: start.elapsed().as_secs_f64(),
@@ -403,45 +412,6 @@ unsafe fn pending(
     // SAFETY: the caller's promise.
     let outputs = unsafe { native(kernel, inputs, step)? };
     Ok((outputs, kernel.marker().clone(), Some(reason)))
-}
-
-fn from_host(
-    executor: &dyn HostExecutor,
-    inputs: &[&Tensor],
-    step: &FusedStep,
-) -> Result<(SmallVec<[Tensor; 2]>, Arc<CodegenMarker>)> {
-    let (outputs, marker) = executor.run(inputs)?;
-    if outputs.len() != step.outputs.len() {
-        let (got, want) = (outputs.len(), step.outputs.len());
-        let who = if &*marker.executor == NATIVE { "region" } else { &*marker.executor };
-        return Err(Error::contract(
-            "TP3206",
-            format!("backend '{who}' returned {got} tensors for {want} outputs"),
-        ));
-    }
-    for (i, (t, out)) in outputs.iter().zip(&step.outputs).enumerate() {
-        let overlaps = inputs.iter().any(|x| x.shares_storage(t));
-        if overlaps || t.is_fake() || !fits(t, &out.promise) {
-            return Err(broken_backend(&marker, i, t, &out.promise, overlaps));
-        }
-    }
-    Ok((outputs.into(), marker))
-}
-
-#[cold]
-fn broken_backend(
-    marker: &CodegenMarker,
-    i: usize,
-    t: &Tensor,
-    promise: &TensorSpec,
-    overlaps: bool,
-) -> Error {
-    let what = if overlaps {
-        "shares memory with an input".to_string()
-    } else {
-        format!("is {}, not {promise}", TensorSpec::of(t))
-    };
-    Error::contract("TP3207", format!("backend '{}': output {i} of its region {what}", marker.executor))
 }
 
 #[cold]

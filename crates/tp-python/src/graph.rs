@@ -13,19 +13,21 @@ use std::sync::Arc;
 use tp_dispatch::{Error, Value};
 use tp_graph::ValueId;
 use tp_graph::capture;
-use tp_graph::ir::{Const, Graph, Node, Operand, ValueType};
-use tp_tensor::symbols;
+use tp_graph::ir::{Const, Graph, InputKind, Node, Operand, ValueType};
+use tp_tensor::{Tensor, symbols};
 
 /// A captured program in SSA form. `str(graph)` is its text, `tensorplay.graph.parse` reads it back.
 #[pyclass(frozen, name = "Graph", module = "tensorplay.graph")]
 pub struct PyGraph {
     graph: Graph,
     backward: Option<Graph>,
+    /// The tensors behind the inputs of kind `Lifted`, in order; none for a graph that was read from text.
+    lifted: Vec<Tensor>,
 }
 
 impl PyGraph {
-    pub fn new(graph: Graph, backward: Option<Graph>) -> PyGraph {
-        PyGraph { graph, backward }
+    pub fn new(graph: Graph, backward: Option<Graph>, lifted: Vec<Tensor>) -> PyGraph {
+        PyGraph { graph, backward, lifted }
     }
 }
 
@@ -98,7 +100,34 @@ impl PyGraph {
     /// The backward graph of a training entry, or None.
     #[getter]
     fn backward(&self) -> PyResult<Option<PyGraph>> {
-        guarded(|| Ok(self.backward.clone().map(|g| PyGraph::new(g, None))))
+        guarded(|| Ok(self.backward.clone().map(|g| PyGraph::new(g, None, Vec::new()))))
+    }
+
+    /// The tensors that the function reached on its own, by the name of their value (`"%1"`), in the order of the inputs.
+    /// Empty for a graph that was read from text.
+    #[getter]
+    fn constants<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        guarded(|| {
+            let found = PyDict::new(py);
+            let inputs = self.graph.inputs.iter().filter(|i| i.kind == InputKind::Lifted);
+            for (input, tensor) in inputs.zip(&self.lifted) {
+                found.set_item(input.value.to_string(), crate::tensor::wrap(py, tensor.clone())?)?;
+            }
+            Ok(found)
+        })
+    }
+
+    /// The same graph over these tensors, one per input that is lifted, in order.
+    fn _with_constants(&self, tensors: Vec<Bound<'_, PyAny>>) -> PyResult<PyGraph> {
+        guarded(|| {
+            let lifted = tensors.iter().map(crate::tensor::tensor_of).collect::<PyResult<Vec<_>>>()?;
+            Ok(PyGraph::new(self.graph.clone(), self.backward.clone(), lifted))
+        })
+    }
+
+    /// The graph taken apart, for those who walk it: see `structure`.
+    fn _structure<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        guarded(|| crate::structure::structure(py, &self.graph))
     }
 
     /// The graph in the language of Graphviz.
@@ -151,7 +180,7 @@ fn value_spec(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 }
 
 /// What the fake rule gave for an output that is no tensor; a list as a tuple, an open size as a symbol.
-fn literal<'py>(py: Python<'py>, g: &Graph, operand: &Operand) -> PyResult<Bound<'py, PyAny>> {
+pub fn literal<'py>(py: Python<'py>, g: &Graph, operand: &Operand) -> PyResult<Bound<'py, PyAny>> {
     match operand {
         Operand::Const(Const::Int(v)) => Ok(size_objects(py, &g.symbols, &[*v])?.remove(0)),
         Operand::Const(c) => {
@@ -184,7 +213,7 @@ fn node_object<'py>(py: Python<'py>, g: &Graph, n: &Node) -> PyResult<Bound<'py,
 fn parse_graph(py: Python<'_>, text: &Bound<'_, PyAny>) -> PyResult<PyGraph> {
     guarded(|| {
         let text: String = given::read("parse", "text", text)?;
-        Ok(PyGraph::new(Graph::parse(&text).py(py)?, None))
+        Ok(PyGraph::new(Graph::parse(&text).py(py)?, None, Vec::new()))
     })
 }
 
@@ -210,7 +239,8 @@ fn capture_function(
             crate::compile::tree::flatten(&out, "result", crate::compile::tree::Numbers::Fixed, &mut flat)?;
             Ok(flat.values)
         });
-        Ok(PyGraph::new(captured.py(py)?.graph, None))
+        let captured = captured.py(py)?;
+        Ok(PyGraph::new(captured.graph, None, captured.lifted))
     })
 }
 

@@ -1,8 +1,24 @@
-"""Backends and devices: what can be used here, and the protocol of a plugged-in backend. Only re-exports."""
+"""Backends and devices: what can be used here, and the contract of a plugged-in backend. Only re-exports."""
 
-from tensorplay.backends.base import Backend, capabilities, capability, names, register
+from tensorplay.backends.base import capabilities, capability, names, register, unregister
+from tensorplay.backends.contract import CONTRACT_VERSION, Artifact, Backend, Instruction, Region
+from tensorplay.outcome import Capability, FallbackReason, TensorSpec
 
-__all__ = ["Backend", "capabilities", "capability", "names", "register"]
+__all__ = [
+    "CONTRACT_VERSION",
+    "Artifact",
+    "Backend",
+    "Capability",
+    "FallbackReason",
+    "Instruction",
+    "Region",
+    "TensorSpec",
+    "capabilities",
+    "capability",
+    "names",
+    "register",
+    "unregister",
+]
 
 
 def __dir__() -> list[str]:

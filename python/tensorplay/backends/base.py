@@ -1,7 +1,7 @@
 """Backends by name: which there are, what each needs, and its adapter on first use.
 
-Lives here: the protocol that adapters follow, the registry of names, and the probes of the machine. Not here: any
-adapter; they are imported by name, when they are asked for something.
+Lives here: the registry of names, and the probes of the machine. Not here: any adapter; they are imported by name, when
+they are asked for something. Nor what a plugged-in backend has to offer (`contract`).
 """
 
 from __future__ import annotations
@@ -10,31 +10,37 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from tensorplay import _native
-from tensorplay.errors import CapabilityError, InvalidValueError
+from tensorplay._arguments import nearest
+from tensorplay._places import stack_level
+from tensorplay.backends.contract import Backend, Plugged, checked
+from tensorplay.errors import ArgumentError, CapabilityError, InvalidValueError
 from tensorplay.outcome import Capability
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 __all__ = [
-    "Backend",
+    "ADAPTERS",
     "absent",
     "adapter",
     "capabilities",
     "capability",
     "ensure_known",
     "names",
+    "plugged",
     "register",
     "require",
     "require_package",
+    "unregister",
 ]
 
 ENTRY_POINTS = "tensorplay.backends"
-_ADAPTERS = {"tvm": "tensorplay.backends.tvm", "triton": "tensorplay.backends.triton"}
+ADAPTERS = {"tvm": "tensorplay.backends.tvm", "triton": "tensorplay.backends.triton"}
 _PACKAGES = {"tvm": "tvm", "triton": "triton"}
 # Capabilities that are no backends of `compile`.
 _MACHINE = ("python", "cuda")
@@ -49,57 +55,94 @@ _LIBRARY_FOLDERS = (
 )
 
 
-class Backend(Protocol):
-    """What a backend offers: a module or an object under an entry point of the group "tensorplay.backends"."""
-
-    def probe(self) -> Mapping[str, Any]:
-        """`{"available": bool, "reason": str | None, "details": dict}`, without importing anything heavy."""
-
-    def supports(self, program: Mapping[str, Any], /) -> Mapping[str, Any] | None:
-        """None when `lower` takes the scalar program, else `{"kind", "message", "details"}`."""
-
-    def lower(self, program: Mapping[str, Any], layout: Mapping[str, Any], /) -> Any:
-        """The artifact for the program over operands that lie as `layout` says."""
+_registered: dict[str, Plugged] = {}
+# Backends of entry points that were loaded.
+_loaded: dict[str, Plugged] = {}
 
 
-_registered: dict[str, Backend] = {}
+def register(name: str, backend: Backend | type[Backend]) -> None:
+    """Makes `backend`, an instance or a class, known under `name` in this process, in front of an entry point.
+
+    The same name again replaces. A ValueError for the name of a built-in, ArgumentError (a TypeError) for what is no
+    `Backend`.
+    """
+    if _is_taken(name):
+        raise InvalidValueError(f"the backend name {name!r} is taken", code="TP4107")
+    _registered[name] = Plugged(name, checked(backend, f"what is registered as backend {name!r}"))
 
 
-def register(name: str, backend: Backend) -> None:
-    """Makes `backend` known under `name` in this process."""
-    if name in _ADAPTERS or name in _MACHINE or name == "native":
-        raise ValueError(f"the backend name {name!r} is taken")
-    _registered[name] = backend
+def unregister(name: str) -> None:
+    """Forgets a backend that `register` made known. What it compiled stays; ValueError for a name that was not registered."""
+    if _registered.pop(name, None) is None:
+        raise InvalidValueError(f"no backend was registered as {name!r}", code="TP4107")
+
+
+def _is_taken(name: str) -> bool:
+    return name in ADAPTERS or name in _MACHINE or name == "native"
 
 
 def _plugged_in() -> dict[str, Any]:
+    """Entry points by name, none loaded. The first of a name counts, as for imports, and a built-in before all."""
     from importlib import metadata
 
-    return {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
+    found: dict[str, Any] = {}
+    for point in metadata.entry_points(group=ENTRY_POINTS):
+        if _is_taken(point.name) and point not in _ignored:
+            _ignored.append(point)
+            warnings.warn(
+                f"{_origin(point)} is ignored: the name is a built-in's",
+                RuntimeWarning,
+                stacklevel=stack_level(),
+            )
+        elif not _is_taken(point.name):
+            found.setdefault(point.name, point)
+    return found
+
+
+_ignored: list[Any] = []
+
+
+def _origin(point: Any) -> str:
+    made_by = f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
+    return f"the entry point '{point.name} = {point.value}'{made_by}"
+
+
+def plugged(name: str) -> Plugged | Capability | None:
+    """The backend that was registered or plugged in under `name`, loaded on first use; the capability of one that does
+    not load, and None where there is none. ArgumentError (a TypeError) for an entry point that names something else.
+    """
+    known = _registered.get(name) or _loaded.get(name)
+    if known is not None or _is_taken(name) or (point := _plugged_in().get(name)) is None:
+        return known
+    try:
+        loaded = point.load()
+    except Exception as error:
+        reason = f"{_origin(point)} does not load: {type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            reason += f"; pip install {error.name.partition('.')[0]}, or what its documentation names"
+        # Not kept: what is missing may be installed before it is asked for again.
+        return Capability(name, False, reason, {"entry_point": point.value})
+    return _loaded.setdefault(name, Plugged(name, checked(loaded, _origin(point))))
 
 
 def names() -> list[str]:
     """Backends that `compile` knows: the native one, the adapters, and what was plugged in."""
-    return list(dict.fromkeys(["native", *_ADAPTERS, *_registered, *_plugged_in()]))
+    return list(dict.fromkeys(["native", *ADAPTERS, *_registered, *_plugged_in()]))
 
 
 def ensure_known(name: str) -> None:
     """Tells the compiler of the backend `name`; InvalidValueError with the known names when nobody registered it."""
-    if name in _native.backend_names():
-        return
-    known = ["native", *_ADAPTERS, *_registered]
-    if name not in known:
+    if name in ADAPTERS:
+        _native.register_backend(name, False)
+    elif name != "native" and plugged(name) is not None:
+        _native.register_backend(name, True)
+    elif name != "native":
         known = names()
-    if name not in known:
-        import difflib
-
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = nearest(name, known)
+        hint = f"; did you mean {near!r}?" if near else ""
         raise InvalidValueError(
             f"no backend named {name!r}; known are {', '.join(map(repr, known))}{hint}", code="TP4107"
         )
-    if name != "native":
-        _native.register_backend(name)
 
 
 def absent(reason: str, details: dict[str, Any]) -> dict[str, Any]:
@@ -108,16 +151,8 @@ def absent(reason: str, details: dict[str, Any]) -> dict[str, Any]:
 
 
 def adapter(name: str) -> Any:
-    """The adapter of that name, imported on first use."""
-    if name in _ADAPTERS:
-        return importlib.import_module(_ADAPTERS[name])
-    if name in _registered:
-        return _registered[name]
-    point = _plugged_in().get(name)
-    if point is None:
-        raise ValueError(f"no adapter named {name!r}; known are {', '.join([*_ADAPTERS, *_registered])}")
-    loaded = point.load()
-    return loaded() if isinstance(loaded, type) else loaded
+    """The adapter in this package of that name, imported on first use."""
+    return importlib.import_module(ADAPTERS[name])
 
 
 # One thread for what is compiled in the background, started with the first of it.
@@ -145,7 +180,7 @@ os.register_at_fork(after_in_child=_without_worker)
 
 def capabilities() -> dict[str, Capability]:
     """What can be used here and what not, and why: native, python, tvm, triton, cuda, and each plugged-in name."""
-    found = dict.fromkeys(["native", "python", *_ADAPTERS, "cuda", *_registered, *_plugged_in()])
+    found = dict.fromkeys(["native", "python", *ADAPTERS, "cuda", *_registered, *_plugged_in()])
     return {name: capability(name) for name in found}
 
 
@@ -156,6 +191,8 @@ def capability(name: str) -> Capability:
     if name == "cuda":
         return _cuda()
     try:
+        if name not in ADAPTERS:
+            return _of_plugged(name)
         state = adapter(name).probe()
     except Exception as error:
         return Capability(name, False, f"its probe failed: {type(error).__name__}: {error}")
@@ -167,6 +204,16 @@ def capability(name: str) -> Capability:
         if broken
         else found
     )
+
+
+def _of_plugged(name: str) -> Capability:
+    try:
+        found = plugged(name)
+    except ArgumentError as error:
+        return Capability(name, False, error.args[0])
+    if found is None:
+        return Capability(name, False, "nobody registered a backend of that name")
+    return found if isinstance(found, Capability) else found.capability()
 
 
 def require(name: str, what: str, *, part: str | None = None) -> None:

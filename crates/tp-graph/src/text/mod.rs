@@ -23,12 +23,18 @@ mod print;
 
 pub(crate) use print::NodeText;
 
-use crate::ir::Graph;
+use crate::ir::{Graph, Node};
 use tp_dispatch::Result;
 
 impl Graph {
     pub fn text(&self) -> String {
         self.to_string()
+    }
+
+    /// One node as its line of the text.
+    pub fn node_text(&self, node: &Node) -> String {
+        let _table = tp_tensor::symbols::enter(self.symbols.clone());
+        NodeText { graph: self, node }.to_string()
     }
 
     /// Reads what `text` prints. Ops that nobody defined are kept by name. The result is not verified.

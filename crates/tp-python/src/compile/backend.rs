@@ -1,6 +1,7 @@
 //! Python adapters as backends: a module with `probe`, `supports` and `lower`, found by name through
 //! `tensorplay.backends.base` on first use. What it compiled is launched from Rust.
 
+use super::plugged::PluggedBackend;
 use crate::error::guarded;
 use crate::report;
 use pyo3::prelude::*;
@@ -24,18 +25,60 @@ impl PyBackend {
     fn adapter<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         py.import("tensorplay.backends.base")?.call_method1("adapter", (self.name.as_str(),))
     }
+}
 
-    fn failed(&self, py: Python<'_>, stage: &str, e: PyErr) -> FallbackReason {
-        // The adapter's own error says more than its class.
-        let value = e.value(py);
-        let text = |name: &str| value.getattr(name).and_then(|v| v.extract::<String>()).ok();
-        let message = text("message").unwrap_or_else(|| e.to_string());
-        let stage = text("stage").unwrap_or_else(|| stage.to_string());
-        match text("kind") {
-            Some(kind) => reason(&kind, &self.name, &stage, &message, value),
-            None => FallbackReason::LoweringFailed { stage, message },
-        }
+/// Why an adapter that raised made nothing.
+pub fn failed(py: Python<'_>, backend: &str, stage: &str, e: PyErr) -> FallbackReason {
+    // The adapter's own error says more than its class.
+    let value = e.value(py);
+    let text = |name: &str| value.getattr(name).and_then(|v| v.extract::<String>()).ok();
+    let message = text("message").unwrap_or_else(|| e.to_string());
+    let stage = text("stage").unwrap_or_else(|| stage.to_string());
+    match text("kind") {
+        Some(kind) => reason(&kind, backend, &stage, &message, value),
+        None => FallbackReason::LoweringFailed { stage, message },
     }
+}
+
+/// What an adapter's `supports` says: None, or a dict.
+pub fn refused(
+    py: Python<'_>,
+    backend: &str,
+    answer: PyResult<Bound<'_, PyAny>>,
+) -> Result<(), FallbackReason> {
+    let asked = answer.and_then(|answer| {
+        if answer.is_none() {
+            return Ok(None);
+        }
+        let kind: String = answer.get_item("kind")?.extract()?;
+        let message: String = answer.get_item("message")?.extract()?;
+        Ok(Some(reason(&kind, backend, "supports", &message, &answer)))
+    });
+    match asked {
+        Ok(None) => Ok(()),
+        Ok(Some(reason)) => Err(reason),
+        Err(e) => Err(failed(py, backend, "supports", e)),
+    }
+}
+
+/// What `capabilities()` says of a backend, so that every report tells the same.
+pub fn capability_of(name: &str) -> Capability {
+    let asked = crate::error::attached(|py| -> PyResult<Capability> {
+        let base = py.import("tensorplay.backends.base")?;
+        let found = base.call_method1("capability", (name,))?;
+        let details = found.getattr("details")?;
+        let mut pairs = Vec::new();
+        for item in details.cast::<PyDict>()?.iter() {
+            pairs.push((item.0.to_string(), item.1.to_string()));
+        }
+        Ok(Capability {
+            name: name.into(),
+            available: found.getattr("available")?.extract()?,
+            reason: found.getattr("reason")?.extract()?,
+            details: pairs,
+        })
+    });
+    asked.unwrap_or_else(|e| Capability::missing(name, e.to_string()))
 }
 
 /// A refusal of the adapter (`kind`, `message`, `details`) as one of ours.
@@ -59,8 +102,8 @@ fn reason(kind: &str, backend: &str, stage: &str, message: &str, from: &Bound<'_
     }
 }
 
-/// The program as adapters take it.
-pub fn program_dict<'py>(py: Python<'py>, program: &tp_expr::Program) -> PyResult<Bound<'py, PyDict>> {
+/// The instructions of a program: (name, dtype, operands, immediate).
+pub fn instructions<'py>(py: Python<'py>, program: &tp_expr::Program) -> PyResult<Bound<'py, PyList>> {
     let instrs = PyList::empty(py);
     for i in program.instrs() {
         let imm = match i.prim.name() {
@@ -69,8 +112,13 @@ pub fn program_dict<'py>(py: Python<'py>, program: &tp_expr::Program) -> PyResul
         };
         instrs.append((i.prim.name(), i.dtype.name(), PyTuple::new(py, i.args())?, imm))?;
     }
+    Ok(instrs)
+}
+
+/// The program as adapters take it.
+pub fn program_dict<'py>(py: Python<'py>, program: &tp_expr::Program) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(py);
-    out.set_item("instrs", instrs)?;
+    out.set_item("instrs", instructions(py, program)?)?;
     out.set_item("inputs", program.inputs().iter().map(|d| d.name()).collect::<Vec<_>>())?;
     out.set_item("outputs", program.outputs().to_vec())?;
     Ok(out)
@@ -98,52 +146,19 @@ impl Backend for PyBackend {
     }
 
     fn probe(&self) -> Capability {
-        let asked = crate::error::attached(|py| -> PyResult<Capability> {
-            // What `capabilities()` says, so that every report tells the same.
-            let base = py.import("tensorplay.backends.base")?;
-            let found = base.call_method1("capability", (self.name.as_str(),))?;
-            let details = found.getattr("details")?;
-            let mut pairs = Vec::new();
-            for item in details.cast::<PyDict>()?.iter() {
-                pairs.push((item.0.to_string(), item.1.to_string()));
-            }
-            Ok(Capability {
-                name: self.name.as_str().into(),
-                available: found.getattr("available")?.extract()?,
-                reason: found.getattr("reason")?.extract()?,
-                details: pairs,
-            })
-        });
-        asked.unwrap_or_else(|e| Capability {
-            name: self.name.as_str().into(),
-            available: false,
-            reason: Some(e.to_string()),
-            details: Vec::new(),
-        })
+        capability_of(&self.name)
     }
 
     fn supports(&self, region: &Region) -> Result<(), FallbackReason> {
         crate::error::attached(|py| {
-            let asked = (|| -> PyResult<Option<FallbackReason>> {
-                let program = program_dict(py, &region.program.expand())?;
-                let answer = self.adapter(py)?.call_method1("supports", (program,))?;
-                if answer.is_none() {
-                    return Ok(None);
-                }
-                let kind: String = answer.get_item("kind")?.extract()?;
-                let message: String = answer.get_item("message")?.extract()?;
-                Ok(Some(reason(&kind, &self.name, "supports", &message, &answer)))
-            })();
-            match asked {
-                Ok(None) => Ok(()),
-                Ok(Some(r)) => Err(r),
-                Err(e) => Err(self.failed(py, "supports", e)),
-            }
+            let program = program_dict(py, &region.program.expand());
+            let asked = program.and_then(|p| self.adapter(py)?.call_method1("supports", (p,)));
+            refused(py, &self.name, asked)
         })
     }
 
     fn lower(&self, region: &Region) -> Result<Lowered, FallbackReason> {
-        crate::error::attached(|py| self.lower_in(py, region).map_err(|e| self.failed(py, "lower", e)))
+        crate::error::attached(|py| self.lower_in(py, region).map_err(|e| failed(py, &self.name, "lower", e)))
     }
 }
 
@@ -199,7 +214,7 @@ impl Backend for Background {
         crate::error::attached(|py| {
             let started = PyCFunction::new_closure(py, None, None, job)
                 .and_then(|job| py.import("tensorplay.backends.base")?.call_method1("later", (job,)));
-            started.map(drop).map_err(|e| self.0.failed(py, "background", e))
+            started.map(drop).map_err(|e| failed(py, self.name(), "background", e))
         })?;
         Ok(Lowered::Pending(pending))
     }
@@ -214,12 +229,15 @@ pub fn capability_object<'py>(py: Python<'py>, c: &Capability) -> PyResult<Bound
     report::class(py, "Capability")?.call1((&*c.name, c.available, c.reason.clone(), details))
 }
 
-/// Makes a Python adapter known to the compiler under its name.
+/// Makes a Python adapter, or a plugged-in backend, known to the compiler under its name.
 #[pyfunction]
-pub fn register_backend(name: &str) -> PyResult<()> {
+pub fn register_backend(name: &str, plugged: bool) -> PyResult<()> {
     guarded(|| {
         if tp_graph::backend::get(name).is_none() {
-            tp_graph::backend::register(Arc::new(PyBackend::new(name)));
+            tp_graph::backend::register(match plugged {
+                true => Arc::new(PluggedBackend::new(name)),
+                false => Arc::new(PyBackend::new(name)),
+            });
         };
         Ok(())
     })

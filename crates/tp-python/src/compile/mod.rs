@@ -2,7 +2,9 @@
 //! that Python adapters provide.
 
 mod backend;
+mod notice;
 mod object;
+mod plugged;
 pub mod tree;
 
 use crate::error::IntoPyResult;
@@ -59,16 +61,16 @@ fn compile_function<'py>(
     })
 }
 
+fn graph_of(entry: &tp_graph::Entry) -> PyGraph {
+    PyGraph::new(entry.graph().clone(), entry.backward_graph().cloned(), entry.lifted().to_vec())
+}
+
 /// The graphs captured so far: one per entry, with `.backward` for training entries.
 #[pyfunction]
 fn compiled_graphs(compiled: &Bound<'_, PyAny>) -> PyResult<Vec<PyGraph>> {
     guarded(|| {
         let core = object::core(compiled)?;
-        Ok(core
-            .entries()
-            .iter()
-            .map(|e| PyGraph::new(e.graph().clone(), e.backward_graph().cloned()))
-            .collect())
+        Ok(core.entries().iter().map(|e| graph_of(e)).collect())
     })
 }
 
@@ -147,8 +149,7 @@ fn explanation_object<'py>(
     core: &CompiledFunction,
     e: Explanation,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let graphs: Vec<PyGraph> =
-        core.entries().iter().map(|g| PyGraph::new(g.graph().clone(), g.backward_graph().cloned())).collect();
+    let graphs: Vec<PyGraph> = core.entries().iter().map(|e| graph_of(e)).collect();
     let kwargs = PyDict::new(py);
     kwargs.set_item("graphs", graphs)?;
     kwargs.set_item("guards", e.guards.concat())?;

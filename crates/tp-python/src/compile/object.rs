@@ -1,6 +1,7 @@
 //! The compiled function as a Python object with a vectorcall slot. A call whose arguments are tensors and numbers
 //! goes from the stack to the plan without any other object in between; everything else is flattened first.
 
+use super::notice;
 use super::tree::{self, Call, Flat, FlatCall, Numbers, Tree};
 use crate::error;
 use crate::hot::ffi::{self as x, Obj};
@@ -201,9 +202,14 @@ unsafe fn slow(inner: &Inner, args: *const Obj, nargs: usize, kwnames: Obj) -> R
         // SAFETY: the vectorcall convention.
         let call = unsafe { collect(py, args, nargs, kwnames) }.map_err(error::from_py)?;
         match find_or_build(py, inner, &call)? {
-            Found::Entry(entry, flat) => {
+            Found::Entry(entry, flat, is_new) => {
                 let mut rets = Rets::new();
                 entry.run(&flat_args(&flat), &mut rets)?;
+                if is_new {
+                    // SAFETY: a live function held by the object.
+                    let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
+                    notice::ran(py, &func, &inner.core).map_err(error::from_py)?;
+                }
                 match entry.structure().downcast_ref::<Results>() {
                     Some(results) => rebuild(&results.tree, rets),
                     None => Err(Error::internal("TP9111", "an entry without a structure")),
@@ -238,7 +244,8 @@ unsafe fn collect<'py>(py: Python<'py>, args: *const Obj, nargs: usize, kwnames:
 }
 
 enum Found {
-    Entry(Arc<Entry>, FlatValues),
+    /// With whether it was made for this call.
+    Entry(Arc<Entry>, FlatValues, bool),
     /// The function itself: over the limit of entries, or inlined into a capture, which also a fake rule is.
     Eager,
 }
@@ -287,7 +294,7 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
     if let Some(entry) = inner.core.find(&args) {
         let entry = entry.clone();
         drop(args);
-        return Ok(Found::Entry(entry, flat));
+        return Ok(Found::Entry(entry, flat, false));
     }
     // SAFETY: a live function held by the object.
     let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
@@ -308,10 +315,12 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
             if inner.core.policy() == FallbackPolicy::Warn {
                 warn(py, &entry)?;
             }
-            Ok(Found::Entry(entry, flat))
+            notice::built(py, &func, &inner.core, &entry).map_err(error::from_py)?;
+            Ok(Found::Entry(entry, flat, true))
         }
         Built::Eager(reason) => {
             inner.core.note_eager(&reason);
+            notice::eager(py, &func, &reason).map_err(error::from_py)?;
             Ok(Found::Eager)
         }
     }

@@ -1,0 +1,394 @@
+//! File tests of passes. A file `passes/NAME.tpg` names a pass and has a graph, and behind `becomes`, `removes`, `parts` and
+//! `breaks` what comes of it. The graphs are verified, and run on numbers before and after: a pass changes no bit of any
+//! output, nor of any argument.
+//!
+//!     TPG_UPDATE=1 cargo test -p tp-graph --test pass_files     writes the expectations anew, for reading
+
+mod support;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use support::*;
+use tp_dispatch::kernel::HostArgs;
+use tp_dispatch::{Arg, Call, Effects, FakeRule, Result, Rets, Value, dispatcher};
+use tp_graph::args::{ArgSource, source};
+use tp_graph::ir::{Operand, Output};
+use tp_graph::passes::{self, Removed, canonicalize, cse, dce, partition};
+use tp_graph::{Graph, NodeId, ValueId};
+use tp_tensor::Tensor;
+
+type Pass = fn(&Graph) -> (Graph, Vec<Removed>);
+
+const REWRITES: [(&str, Pass); 4] = [
+    ("canonicalize", canonicalize::run),
+    ("cse", cse::run),
+    ("dce", dce::run),
+    ("simplify", passes::simplify),
+];
+
+const SECTIONS: [&str; 4] = ["becomes", "removes", "parts", "breaks"];
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("passes")
+}
+
+/// The files in order, with their names.
+fn files() -> Vec<(String, String)> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder()).unwrap().map(|e| e.unwrap().path()).collect();
+    paths.sort();
+    let name = |p: &PathBuf| p.file_stem().unwrap().to_string_lossy().into_owned();
+    paths.iter().map(|p| (name(p), fs::read_to_string(p).unwrap())).collect()
+}
+
+/// A file taken apart: its head with the comment, the pass, the graph, and what is expected.
+struct Case<'a> {
+    head: &'a str,
+    pass: &'a str,
+    before: &'a str,
+    expected: &'a str,
+}
+
+fn read(text: &str) -> Case<'_> {
+    let at = text.find("\npass: ").expect("a file names its pass") + 1;
+    let line = text[at..].find('\n').unwrap() + at;
+    let rest = &text[line..];
+    let is_section = |l: &str| SECTIONS.contains(&l.trim_end());
+    let mut end = 0;
+    for l in rest.split_inclusive('\n') {
+        if is_section(l) {
+            break;
+        }
+        end += l.len();
+    }
+    Case {
+        head: &text[..at],
+        pass: text[at + 6..line].trim(),
+        before: rest[..end].trim(),
+        expected: rest[end..].trim(),
+    }
+}
+
+fn ops() {
+    install();
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let nothing: fn(&Call<'_>, &mut Rets) -> Result<()> = |_, _| Ok(());
+        let ordered = Effects { ordered: true, ..Effects::PURE };
+        let random = Effects { random: true, ..Effects::PURE };
+        define("tpg::log(Tensor x, int n) -> ()", ordered, FakeRule::Nothing, nothing);
+        define("tpg::silent(Tensor x, int n) -> ()", Effects::PURE, FakeRule::Nothing, nothing);
+        opaque_triple("tpg::pure", Effects::PURE);
+        opaque_triple("tpg::random", random);
+        opaque_triple("tpg::ordered", ordered);
+    });
+}
+
+// --- running ----------------------------------------------------------------------------------------
+
+/// Arguments of the types that the graph has, on numbers with NaN, infinities and -0 among them.
+fn inputs(graph: &Graph) -> Vec<Tensor> {
+    let special = [1.5, -0.0, f32::NAN, f32::INFINITY, -2.25, 0.0, f32::NEG_INFINITY, 3e38, 1e-40];
+    let one = |(k, input): (usize, &tp_graph::ir::Input)| {
+        let spec = graph.spec(input.value).expect("inputs are tensors");
+        let n = spec.sizes.iter().product::<i64>() as usize;
+        let numbers: Vec<f32> = (0..n).map(|i| special[(i + 4 * k) % special.len()]).collect();
+        tensor(&numbers, &spec.sizes)
+    };
+    graph.inputs.iter().enumerate().map(one).collect()
+}
+
+/// Output bits, then those of the arguments.
+fn run(graph: &Graph) -> Vec<Vec<u32>> {
+    let given = inputs(graph);
+    let mut known: HashMap<ValueId, Tensor> = HashMap::new();
+    for (input, t) in graph.inputs.iter().zip(&given) {
+        known.insert(input.value, t.clone());
+    }
+    for node in graph.nodes.values() {
+        let op = node.target.op().expect("a known op");
+        let def = op.def().unwrap();
+        let get = |v: &ValueId| known[v].clone();
+        let argument = |(o, p): (&Operand, _)| match source(o, p).unwrap() {
+            ArgSource::Value(v) => Value::Tensor(get(&v)),
+            ArgSource::Values(vs) => Value::Tensors(vs.iter().map(get).collect()),
+            ArgSource::Optional(vs) => Value::OptTensors(vs.iter().map(|v| v.as_ref().map(get)).collect()),
+            ArgSource::Literal(v) => v,
+        };
+        let values: Vec<Value> = node.inputs.iter().zip(&def.params.all).map(argument).collect();
+        let args: Vec<Arg<'_>> = values.iter().map(Value::as_arg).collect();
+        let mut rets = Rets::new();
+        dispatcher::call(op, &args, HostArgs::NONE, &mut rets).unwrap();
+        for (output, value) in node.outputs.iter().zip(rets) {
+            match (output, value) {
+                (Output::Value(v), Value::Tensor(t)) => drop(known.insert(*v, t)),
+                (Output::List(vs), Value::Tensors(ts)) => known.extend(vs.iter().copied().zip(ts)),
+                (output, value) => panic!("{output:?} is {}", value.type_name()),
+            }
+        }
+    }
+    let bits = |t: &Tensor| values(t).into_iter().map(f32::to_bits).collect();
+    let outputs = graph.outputs.iter().filter_map(Operand::value).map(|v| bits(&known[&v]));
+    outputs.chain(given.iter().map(bits)).collect()
+}
+
+// --- the runner -------------------------------------------------------------------------------------
+
+fn section(name: &str, lines: impl IntoIterator<Item = String>) -> String {
+    let lines: Vec<String> = lines.into_iter().map(|l| format!("\n  {l}")).collect();
+    if lines.is_empty() { String::new() } else { format!("{name}{}\n\n", lines.concat()) }
+}
+
+fn rewritten(graph: &Graph, pass: Pass) -> std::result::Result<String, String> {
+    let (after, removed) = pass(graph);
+    let violations = after.verify();
+    if !violations.is_empty() {
+        return Err(format!("the result breaks rules: {violations:?}\n{}", after.text()));
+    }
+    if !graph.nodes.values().any(|n| n.effects.random) && run(graph) != run(&after) {
+        return Err(format!("the result computes something else:\n{}", after.text()));
+    }
+    let becomes = match after.text() == graph.text() {
+        true => section("becomes", ["the same".to_string()]),
+        false => format!("becomes\n\n{}\n", after.text()),
+    };
+    let removes = removed.iter().map(|r| format!("{}: {}", r.target, r.pass));
+    Ok(becomes + &section("removes", removes))
+}
+
+fn partitioned(graph: &Graph) -> std::result::Result<String, String> {
+    let found = partition::run(graph);
+    runnable(graph, &found)?;
+    let part = |p: &partition::Part| {
+        let nodes: Vec<String> = p.nodes.iter().map(ToString::to_string).collect();
+        let why = p.opaque.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        format!("{}{why}", nodes.join(" "))
+    };
+    let breaks = found.breaks.iter().map(ToString::to_string);
+    Ok(section("parts", found.parts.iter().map(part)) + &section("breaks", breaks))
+}
+
+/// Every node is in one part, and reads what earlier parts or earlier nodes of its own have made. Calls with effects keep
+/// their order.
+fn runnable(graph: &Graph, found: &partition::Partition) -> std::result::Result<(), String> {
+    let order: Vec<NodeId> = found.parts.iter().flat_map(|p| p.nodes.iter().copied()).collect();
+    let mut made: BTreeSet<u32> = graph.inputs.iter().map(|i| i.value.0).collect();
+    for id in &order {
+        let node = &graph.nodes[*id];
+        let mut early = None;
+        node.for_each_use(|v| early = early.or((!made.contains(&v.0)).then_some(v)));
+        if let Some(v) = early {
+            return Err(format!("{id} reads {v} before it is made"));
+        }
+        made.extend(node.defined().map(|v| v.0));
+    }
+    let effects: Vec<NodeId> =
+        order.iter().copied().filter(|n| graph.nodes[*n].effects != Effects::PURE).collect();
+    let all: BTreeSet<u32> = order.iter().map(|n| n.0).collect();
+    match all.len() == order.len() && order.len() == graph.nodes.len() && effects.is_sorted_by_key(|n| n.0) {
+        true => Ok(()),
+        false => Err(format!("the parts are no order of the nodes: {order:?}")),
+    }
+}
+
+fn outcome(case: &Case<'_>, passes: &[(&str, Pass)]) -> std::result::Result<String, String> {
+    ops();
+    let graph = Graph::parse(case.before).map_err(|e| format!("the graph does not read: {e}"))?;
+    let violations = graph.verify();
+    if !violations.is_empty() {
+        return Err(format!("the graph breaks rules: {violations:?}"));
+    }
+    let found = match passes.iter().find(|(name, _)| *name == case.pass) {
+        Some((_, pass)) => rewritten(&graph, *pass),
+        None if case.pass == "partition" => partitioned(&graph),
+        None => Err(format!("no pass is named {}", case.pass)),
+    };
+    found.map(|text| text.trim().to_string())
+}
+
+fn failures(passes: &[(&str, Pass)]) -> Vec<String> {
+    let mut out = Vec::new();
+    for (name, text) in files() {
+        let case = read(&text);
+        match outcome(&case, passes) {
+            Ok(got) if got == case.expected => {}
+            Ok(got) => out.push(format!("{name}: expected\n{}\ngot\n{got}", case.expected)),
+            Err(why) => out.push(format!("{name}: {why}")),
+        }
+    }
+    out
+}
+
+#[test]
+fn passes_do_what_their_files_say() {
+    if std::env::var_os("TPG_UPDATE").is_some() {
+        for (name, text) in files() {
+            let case = read(&text);
+            let got = outcome(&case, &REWRITES).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let whole = format!("{}pass: {}\n\n{}\n\n{got}\n", case.head, case.pass, case.before);
+            fs::write(folder().join(format!("{name}.tpg")), whole).unwrap();
+        }
+    }
+    let wrong = failures(&REWRITES);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn every_pass_has_files() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join("passes");
+    let parts = ["mod", "rewrite", "sizes"];
+    let name = |p: PathBuf| p.file_stem().unwrap().to_string_lossy().into_owned();
+    let passes = fs::read_dir(sources).unwrap().map(|e| name(e.unwrap().path()));
+    let texts = files();
+    for pass in passes.filter(|p| !parts.contains(&p.as_str())) {
+        let of = texts.iter().filter(|(_, text)| read(text).pass == pass).count();
+        assert!(of >= 4, "{pass} has {of} files");
+    }
+}
+
+// --- planted passes ---------------------------------------------------------------------------------
+
+/// Passes that are wrong in one way each; the files of the pass in whose place they stand notice.
+const PLANTED: [(&str, &str, Pass); 7] = [
+    ("canonicalize", "adding zero is no identity: -0 becomes 0", |g| {
+        replaced(g, |n| n.starts_with("tp::add.Scalar"), "0.0")
+    }),
+    ("canonicalize", "it drops every multiplication by a number", |g| {
+        replaced(g, |n| n.starts_with("tp::mul.Scalar"), "")
+    }),
+    ("cse", "it merges nothing", |g| (g.clone(), Vec::new())),
+    ("cse", "it merges whatever has one name and one first operand", merged),
+    ("dce", "it drops nothing", |g| (g.clone(), Vec::new())),
+    ("dce", "it drops calls whose results nobody reads, whatever they do", unread),
+    ("simplify", "it forgets to list what went", |g| (passes::simplify(g).0, Vec::new())),
+];
+
+#[test]
+fn a_planted_wrong_pass_is_caught() {
+    for (name, what, wrong) in PLANTED {
+        let planted = REWRITES.map(|(n, pass)| if n == name { (n, wrong) } else { (n, pass) });
+        let found = failures(&planted);
+        assert!(!found.is_empty(), "nobody notices that {what}");
+        assert!(found.iter().all(|f| f.starts_with(&name[..3])), "{what}: {}", found.join("\n"));
+    }
+}
+
+#[test]
+fn a_planted_wrong_partition_is_caught() {
+    ops();
+    type Change = fn(&mut partition::Partition);
+    let wrong: [(&str, Change); 4] = [
+        ("before it is made", |p| p.parts.reverse()),
+        ("no order of the nodes", |p| drop(p.parts.pop())),
+        ("no order of the nodes", |p| p.parts.extend(p.parts.last().cloned())),
+        ("no order of the nodes", |p| p.parts.swap(2, 3)),
+    ];
+    let (_, text) = files().into_iter().find(|(name, _)| name == "partition-effects").unwrap();
+    let graph = Graph::parse(read(&text).before).unwrap();
+    for (words, change) in wrong {
+        let mut found = partition::run(&graph);
+        assert_eq!(runnable(&graph, &found), Ok(()));
+        change(&mut found);
+        let why = runnable(&graph, &found).unwrap_err();
+        assert!(why.contains(words), "{why}");
+    }
+}
+
+/// The graph without the nodes that `drop` picks; their results are `keep` of them where there is one.
+fn without(graph: &Graph, keep: impl Fn(&tp_graph::ir::Node) -> Option<Option<ValueId>>) -> Graph {
+    let mut lines: Vec<String> = graph.text().lines().map(str::to_string).collect();
+    let mut renames: Vec<(String, String)> = Vec::new();
+    for node in graph.nodes.values() {
+        let Some(by) = keep(node) else { continue };
+        let text = graph.node_text(node);
+        lines.retain(|l| l.trim() != text.trim());
+        if let (Some(old), Some(new)) = (node.defined().next(), by) {
+            renames.push((old.to_string(), new.to_string()));
+        }
+    }
+    let mut text = lines.join("\n") + "\n";
+    for (old, new) in renames {
+        text = substituted(&text, &old, &new);
+    }
+    Graph::parse(&renumbered(&text)).unwrap_or_else(|e| panic!("{e}\n{text}"))
+}
+
+fn substituted(text: &str, old: &str, new: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(old) {
+        let after = &rest[at + old.len()..];
+        let whole = !after.starts_with(|c: char| c.is_ascii_digit());
+        out += &rest[..at];
+        out += if whole { new } else { old };
+        rest = after;
+    }
+    out + rest
+}
+
+/// Values are numbered in the order in which they are made.
+fn renumbered(text: &str) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('%') {
+        let n = rest[at + 1..].find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len() - at - 1);
+        let name = &rest[at..at + 1 + n];
+        if !names.contains(&name) {
+            names.push(name);
+        }
+        rest = &rest[at + 1..];
+    }
+    let mut out = text.to_string();
+    for (k, name) in names.iter().enumerate() {
+        out = substituted(&out, name, &format!("%#{k}"));
+    }
+    out.replace("%#", "%")
+}
+
+fn replaced(graph: &Graph, is: fn(&str) -> bool, number: &str) -> (Graph, Vec<Removed>) {
+    let mut removed = canonicalize::run(graph).1;
+    let fits = |n: &tp_graph::ir::Node| {
+        is(&n.target.name()) && (number.is_empty() || n.inputs.iter().any(|o| o.to_string() == number))
+    };
+    let dropped = graph.nodes.values().filter(|n| fits(n));
+    removed.extend(dropped.map(|n| Removed { target: n.target.name(), pass: "identity", location: None }));
+    let keep = |n: &tp_graph::ir::Node| fits(n).then(|| n.inputs[0].value());
+    (canonicalize::run(&without(graph, keep)).0, removed)
+}
+
+fn merged(graph: &Graph) -> (Graph, Vec<Removed>) {
+    let mut seen: HashMap<String, ValueId> = HashMap::new();
+    let mut by: HashMap<ValueId, ValueId> = HashMap::new();
+    for node in graph.nodes.values() {
+        let Some(result) = node.defined().next() else { continue };
+        let key = format!("{} {:?}", node.target.name(), node.inputs.first());
+        match seen.get(&key) {
+            Some(first) => drop(by.insert(result, *first)),
+            None => drop(seen.insert(key, result)),
+        }
+    }
+    let keep = |n: &tp_graph::ir::Node| n.defined().next().and_then(|v| by.get(&v)).map(|v| Some(*v));
+    let removed = graph.nodes.values().filter(|n| keep(n).is_some());
+    let removed =
+        removed.map(|n| Removed { target: n.target.name(), pass: "common subexpression", location: None });
+    (without(graph, keep), removed.collect())
+}
+
+fn unread(graph: &Graph) -> (Graph, Vec<Removed>) {
+    let mut used: BTreeSet<u32> = BTreeSet::new();
+    graph.for_each_output_value(|v| used.extend([v.0]));
+    let mut gone: Vec<NodeId> = Vec::new();
+    for (id, node) in graph.nodes.iter().rev() {
+        if node.defined().any(|v| used.contains(&v.0)) {
+            node.for_each_use(|v| used.extend([v.0]));
+        } else {
+            gone.push(id);
+        }
+    }
+    let ids: HashMap<*const tp_graph::ir::Node, NodeId> =
+        graph.nodes.iter().map(|(id, n)| (std::ptr::from_ref(n), id)).collect();
+    let keep = |n: &tp_graph::ir::Node| gone.contains(&ids[&std::ptr::from_ref(n)]).then_some(None);
+    let removed = graph.nodes.values().filter(|n| keep(n).is_some());
+    let removed = removed.map(|n| Removed { target: n.target.name(), pass: "dead code", location: None });
+    (without(graph, keep), removed.collect())
+}

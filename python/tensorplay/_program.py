@@ -1,0 +1,316 @@
+"""A captured graph as a program: run over tensors, and as Python source.
+
+Nothing of a graph that was read is evaluated as code: its nodes are calls of ops that are defined here, by name. Not here:
+the graph's text and its verifier (the extension), files (`_stored`).
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tensorplay import _arguments, _native
+from tensorplay._native import Graph, Tensor
+from tensorplay.errors import ContractError, GraphError, InvalidValueError
+
+__all__ = ["call", "code", "resolve", "type_text"]
+
+_ARITHMETIC: dict[type, Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+
+
+# --- calls ------------------------------------------------------------------------------------------
+
+
+def call(graph: Graph, *args: Any) -> Any:
+    """The outputs of the graph for these tensors: its arguments in order, and then, unless the graph holds them, what it
+    lifted.
+    """
+    parts = graph._structure()
+    frame = _Frame(parts)
+    for (number, name, _), (value, held) in zip(parts["inputs"], _inputs(graph, parts, args), strict=True):
+        frame.take(number, name, value, held)
+    for target, given, outputs, _ in parts["nodes"]:
+        frame.step(target, given, outputs)
+    frame.confirm()
+    results = [frame.value(operand) for operand in parts["outputs"]]
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _inputs(graph: Graph, parts: dict[str, Any], args: tuple[Any, ...]) -> list[tuple[Any, bool]]:
+    """One value per input, and whether the graph holds it: what was passed, and the constants."""
+    constants = graph.constants
+    wanted = [i for i in parts["inputs"] if f"%{i[0]}" not in constants]
+    if len(args) != len(wanted):
+        names = ", ".join(f"{name}: {type_text(parts['types'][number])}" for number, name, _ in wanted)
+        raise GraphError(
+            f"the graph takes {len(wanted)} tensors, got {len(args)}",
+            code="TP5007",
+            notes=(f"they are {names}",),
+        )
+    given = iter(args)
+    held = [constants.get(f"%{number}") for number, *_ in parts["inputs"]]
+    return [(next(given), False) if tensor is None else (tensor, True) for tensor in held]
+
+
+def type_text(kind: Any) -> str:
+    """The type of a tensor as the graph's text has it."""
+    dtype, sizes, _, device = kind
+    return f"{dtype}[{', '.join(sizes)}]" + ("" if device == "cpu" else f" on {device}")
+
+
+class _Frame:
+    """One run: the values so far, and what the symbols stand for."""
+
+    def __init__(self, parts: dict[str, Any]) -> None:
+        self.parts = parts
+        self.values: dict[int, Any] = {}
+        self.sizes: dict[str, int] = {}
+
+    def take(self, number: int, name: str, value: Any, held: bool) -> None:
+        """An input, held to its type. Strides of arguments count: the function may have asked for them."""
+        dtype, sizes, strides, device = kind = self.parts["types"][number]
+        if not isinstance(value, Tensor):
+            raise GraphError(f"{name} is a {type(value).__name__}, not a tensor", code="TP5007")
+        same = value.dtype.name == dtype and str(value.device) == device and value.ndim == len(sizes)
+        if same and self._shows(sizes, value.shape) and (held or _lies(value, strides, self)):
+            self.values[number] = value
+            return
+        got = f"{value.dtype.name}{list(value.shape)}, strides {list(value.stride())}, on {value.device}"
+        raise GraphError(
+            f"{name} is {got}; the graph was captured for {type_text(kind)}, strides [{', '.join(strides)}]",
+            code="TP5007",
+        )
+
+    def step(self, target: str, given: list[Any], outputs: list[Any]) -> None:
+        op = resolve(target)
+        positional, named = _operands(op, given, self.value)
+        made = op(*positional, **named)
+        results = (made,) if len(outputs) == 1 else made if isinstance(made, (tuple, list)) else ()
+        if len(results) != len(outputs) and outputs:
+            raise ContractError(f"{target} returned {len(results)} values, not {len(outputs)}", code="TP3201")
+        for output, result in zip(outputs, results, strict=False):
+            if isinstance(output, list):
+                if len(result) != len(output):
+                    what = f"a list of {len(result)} tensors, the graph has {len(output)}"
+                    raise ContractError(f"{target} returned {what}", code="TP3205")
+                for number, tensor in zip(output, result, strict=True):
+                    self._keep(target, number, tensor)
+            else:
+                self._keep(target, output, result)
+
+    def _keep(self, target: str, number: int, result: Any) -> None:
+        """An output, held to what the fake rule promised of it: later nodes rely on that."""
+        kind = self.parts["types"][number]
+        self.values[number] = result
+        if kind is None:
+            return
+        if kind[0] in ("literal", "list", "size"):
+            promised = self.value(kind)
+            if not _equal(result, promised):
+                what = f"is {result!r}, the fake rule promised {promised!r}"
+                raise ContractError(f"an output of {target} {what}", code="TP3205")
+            return
+        dtype, sizes, _, device = kind
+        same = isinstance(result, Tensor) and result.dtype.name == dtype and str(result.device) == device
+        if not same or result.ndim != len(sizes) or not self._shows(sizes, result.shape):
+            got = f"{result.dtype.name}{list(result.shape)}" if isinstance(result, Tensor) else repr(result)
+            what = f"is {got}, the fake rule promised {type_text(kind)}"
+            raise ContractError(f"an output of {target} {what}", code="TP3205")
+
+    def _shows(self, sizes: tuple[str, ...], shape: Any) -> bool:
+        """Whether a shape is the promised one; a symbol that is shown for the first time gets its value."""
+        for text, size in zip(sizes, shape, strict=True):
+            if text.isidentifier() and text not in self.sizes:
+                self.sizes[text] = int(size)
+                low, high = next(
+                    ((a, b) for name, a, b in self.parts["sizes"] if name == text), (0, math.inf)
+                )
+                if not low <= size <= high:
+                    return False
+            elif self.number(text) != size:
+                return False
+        return True
+
+    def value(self, operand: Any) -> Any:
+        """What an operand is in this run."""
+        kind, what = operand
+        if kind == "value":
+            return self.values[what]
+        if kind == "list":
+            return [self.value(item) for item in what]
+        return self.number(what) if kind == "size" else what
+
+    def number(self, text: str) -> Any:
+        """An expression over the symbols."""
+        return int(text) if text.lstrip("-").isdigit() else _evaluate(_parsed(text), self.sizes)
+
+    def confirm(self) -> None:
+        """The checks of the program."""
+        for statement, message in self.parts["checks"]:
+            if not self.number(statement):
+                known = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
+                raise GraphError(message or f"the check {statement} fails", code="TP5007", notes=(known,))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return bool(a == b) or (a != a and b != b)
+
+
+def _lies(tensor: Tensor, strides: tuple[str, ...], frame: _Frame) -> bool:
+    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    return not tensor.size or all(n == 1 or stride == frame.number(text) for n, stride, text in pairs)
+
+
+def _parsed(text: str) -> ast.expr:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise GraphError(f"{text!r} is no expression over sizes", code="TP5005") from None
+
+
+def _evaluate(node: ast.expr, sizes: dict[str, int]) -> Any:
+    match node:
+        case ast.Constant(value=int() as value):
+            return value
+        case ast.Name(id=name) if name in sizes:
+            return sizes[name]
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_evaluate(inner, sizes)
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _ARITHMETIC:
+            return _ARITHMETIC[type(sign)](_evaluate(left, sizes), _evaluate(right, sizes))
+        case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in _ARITHMETIC:
+            return _ARITHMETIC[type(sign)](_evaluate(left, sizes), _evaluate(right, sizes))
+    raise GraphError(f"no tensor of the run shows {ast.unparse(node)}", code="TP5007")
+
+
+def resolve(target: str) -> Any:
+    """The op of that full name."""
+    op = _native.get_op(target)
+    if op is None:
+        raise GraphError(f"no op named {target} is defined", code="TP5006")
+    return op
+
+
+def _operands(op: Any, given: list[Any], value: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The operands of a node as a call takes them: by position, and by name where the schema wants that."""
+    arguments = op.schema.arguments
+    positional = [value(o) for o, a in zip(given, arguments, strict=True) if not a.kwarg_only]
+    named = {a.name: value(o) for o, a in zip(given, arguments, strict=True) if a.kwarg_only}
+    return positional, named
+
+
+# --- source -----------------------------------------------------------------------------------------
+
+
+def _names(parts: dict[str, Any]) -> dict[int, str]:
+    """An identifier for each value: inputs by their own names where these are any, others by number."""
+    taken = {"tp"}
+    names: dict[int, str] = {}
+    for number, name, _ in parts["inputs"]:
+        made = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or f"v{number}"
+        if made[0].isdigit() or keyword.iskeyword(made) or made in taken or re.fullmatch(r"[vus]\d+", made):
+            made = f"input_{number}"
+        names[number] = made
+        taken.add(made)
+    for number in range(len(parts["types"])):
+        names.setdefault(number, f"v{number}")
+    return names
+
+
+def code(graph: Graph, name: str = "forward") -> str:
+    """The graph as a Python function of its inputs: one call per line, to the same values as the graph.
+
+    InvalidValueError for a `name` that no function can have.
+    """
+    if not _is_word(_arguments.string("code", "name", name)):
+        raise InvalidValueError(f"code: a function cannot be named {name!r}", code="TP1041")
+    parts = graph._structure()
+    names = _names(parts)
+    lines = [
+        "import tensorplay as tp",
+        "",
+        "",
+        f"def {name}({', '.join(names[i[0]] for i in parts['inputs'])}):",
+    ]
+    shown: set[str] = set()
+    for number, _, _ in parts["inputs"]:
+        lines += _shown(parts, names, number, shown)
+    for target, given, outputs, location in parts["nodes"]:
+        op = _native.get_op(target)
+        positional, named = (
+            _operands(op, given, lambda o: _source(o, names))
+            if op is not None
+            else ([_source(o, names) for o in given], {})
+        )
+        arguments = ", ".join([*positional, *(f"{key}={value}" for key, value in named.items())])
+        result = ", ".join(
+            f"[{', '.join(names[n] for n in o)}]" if isinstance(o, list) else names[o] for o in outputs
+        )
+        comment = f"  # at {_printable(location)}" if location else ""
+        lines.append(f"    {f'{result} = ' if result else ''}{_callee(target)}({arguments}){comment}")
+        for output in outputs:
+            for number in output if isinstance(output, list) else [output]:
+                lines += _shown(parts, names, number, shown)
+    results = ", ".join(_source(o, names) for o in parts["outputs"])
+    lines.append(f"    return {results}" if len(parts["outputs"]) != 0 else "    return ()")
+    return "\n".join(lines) + "\n"
+
+
+def _is_word(text: str) -> bool:
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
+def _callee(target: str) -> str:
+    namespace, _, local = target.partition("::")
+    words = [namespace, *local.split(".")]
+    return f"tp.ops.{'.'.join(words)}" if all(map(_is_word, words)) else f"tp.library.get_op({target!r})"
+
+
+def _printable(text: str) -> str:
+    """The place of a call, which stays in its comment whatever a file says."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _shown(parts: dict[str, Any], names: dict[int, str], number: int, shown: set[str]) -> Iterator[str]:
+    """Lines that give symbols their values, where a tensor is the first to show them."""
+    kind = parts["types"][number]
+    if kind is None or kind[0] in ("literal", "list", "size"):
+        return
+    for axis, text in enumerate(kind[1]):
+        if text.isidentifier() and text not in shown:
+            shown.add(text)
+            yield f"    {text} = {names[number]}.shape[{axis}]"
+
+
+def _source(operand: Any, names: dict[int, str]) -> str:
+    kind, what = operand
+    if kind == "value":
+        return names[what]
+    if kind == "list":
+        return f"[{', '.join(_source(item, names) for item in what)}]"
+    if kind == "size":
+        return str(what)
+    if isinstance(what, float) and not math.isfinite(what):
+        return f'float("{what}")'
+    if isinstance(what, _native.dtype):
+        return f"tp.{what.name}"
+    return f'tp.device("{what}")' if isinstance(what, _native.device) else repr(what)
