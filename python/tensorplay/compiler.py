@@ -1,7 +1,8 @@
 """``tensorplay.compile``: capture a function once, run it through backends, and say which of them ran.
 
 A compiled function guards what its capture saw of its inputs (dtype, device, shape, layout, ``requires_grad``, grad
-mode, and the values of Python numbers and strings); a call that fits no entry captures again. Other Python state that
+mode, and the values of Python numbers and strings); a call that fits no entry captures again. Sizes in which calls
+differ become symbols, so that one entry serves them all. Other Python state that
 the function reads (globals, attributes that are no tensors) is read at capture time and not guarded.
 """
 
@@ -13,13 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 from tensorplay import _arguments, _native
+from tensorplay._dynamic import mark_dynamic
 from tensorplay._triton_op import watch_launches
 from tensorplay.backends import base
 from tensorplay.errors import ArgumentError, FallbackError, InvalidValueError
 from tensorplay.graph import Graph, parameter_names
 from tensorplay.outcome import Explanation, FallbackReason, RunReport
 
-__all__ = ["CompiledFunction", "compile"]
+__all__ = ["CompiledFunction", "compile", "mark_dynamic"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,6 +84,7 @@ def compile(
     fn: Callable[P, R],
     *,
     backend: str | Sequence[str] = ...,
+    dynamic: bool | None = ...,
     on_fallback: str | None = ...,
 ) -> CompiledFunction[P, R]: ...
 
@@ -91,6 +94,7 @@ def compile(
     fn: None = ...,
     *,
     backend: str | Sequence[str] = ...,
+    dynamic: bool | None = ...,
     on_fallback: str | None = ...,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
@@ -100,6 +104,7 @@ def compile(
     fn: Callable[..., Any] | None = None,
     *,
     backend: str | Sequence[str] = "native",
+    dynamic: bool | None = None,
     on_fallback: str | None = None,
 ) -> Any:
     """Compile ``fn``; usable as a decorator.
@@ -110,6 +115,10 @@ def compile(
         A function of tensors, numbers, and nested lists, tuples and dicts of them.
     backend
         A name, or several in order of preference: ``"native"``, ``"tvm"``, or a plugged-in one.
+    dynamic
+        None captures with the sizes as they are; where a later call differs from an entry in sizes alone, those become
+        symbols of the new entry, which serves every size from 2 on. True makes all sizes symbols at once, False none.
+        Branches on a symbol are decided by the size at hand and guarded.
     on_fallback
         ``"record"`` keeps the reason in the reports, ``"warn"`` warns once per region, ``"error"`` raises
         ``FallbackError``. None means ``"warn"`` where one non-native backend was named, else ``"record"``.
@@ -132,12 +141,19 @@ def compile(
         base.ensure_known(name)
     policy = _policy(on_fallback, names, isinstance(backend, str))
     if fn is None:
-        return functools.partial(compile, backend=backend, on_fallback=on_fallback)
+        return functools.partial(compile, backend=backend, dynamic=dynamic, on_fallback=on_fallback)
     _arguments.function("compile", "fn", fn)
+    if dynamic is not None:
+        dynamic = _arguments.boolean("compile", "dynamic", dynamic)
     _check_available(names, policy)
     watch_launches()
     compiled = _native.compile_function(
-        fn, backends=names, policy=policy, limit=_RECOMPILE_LIMIT, parameters=parameter_names(fn)
+        fn,
+        backends=names,
+        policy=policy,
+        limit=_RECOMPILE_LIMIT,
+        parameters=parameter_names(fn),
+        dynamic=dynamic,
     )
     functools.update_wrapper(compiled, fn, updated=())
     return compiled

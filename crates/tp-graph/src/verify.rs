@@ -362,8 +362,10 @@ impl<'a> Verifier<'a> {
             let mut stray = None;
             poly.for_each_symbol(&mut |id| {
                 self.shown.insert(id);
-                let declared =
-                    Dim::symbol(id).as_unbacked().is_none_or(|u| (u as usize) < self.graph.symbols.len());
+                let declared = match Dim::symbol(id).as_unbacked() {
+                    Some(u) => (u as usize) < self.graph.symbols.len(),
+                    None => (id as usize) < self.graph.symbols.inputs().len(),
+                };
                 stray = stray.or((!declared).then_some(id));
             });
             if let Some(id) = stray {

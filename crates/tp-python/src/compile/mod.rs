@@ -2,6 +2,7 @@
 //! that Python adapters provide.
 
 mod backend;
+mod dynamic;
 mod object;
 pub mod tree;
 
@@ -19,9 +20,10 @@ use tp_graph::report::{Build, Explanation, FallbackPolicy, PlannedRegion, Region
 pub use backend::program_dict;
 pub use object::init_type;
 
-/// Makes a compiled function. `backends` in order of preference, all known; `policy` is record, warn or error.
+/// Makes a compiled function. `backends` in order of preference, all known; `policy` is record, warn or error; `dynamic`
+/// is None for symbols on the second size, True for symbols at once, False for none.
 #[pyfunction]
-#[pyo3(signature = (func, *, backends, policy, limit, parameters))]
+#[pyo3(signature = (func, *, backends, policy, limit, parameters, dynamic))]
 fn compile_function<'py>(
     py: Python<'py>,
     func: &Bound<'py, PyAny>,
@@ -29,6 +31,7 @@ fn compile_function<'py>(
     policy: &str,
     limit: usize,
     parameters: Vec<String>,
+    dynamic: Option<bool>,
 ) -> PyResult<Bound<'py, PyAny>> {
     guarded(|| {
         let find = |name: &String| {
@@ -46,7 +49,8 @@ fn compile_function<'py>(
             }
         };
         let backends = backends.iter().map(find).collect::<PyResult<Vec<_>>>()?;
-        let core = CompiledFunction::new(CompileOptions { backends, policy, limit });
+        let dynamic = dynamic::policy(dynamic);
+        let core = CompiledFunction::new(CompileOptions { backends, policy, limit, dynamic });
         object::new(py, func, Arc::new(core), parameters)
     })
 }
