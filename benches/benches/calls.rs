@@ -13,7 +13,6 @@ use tp_dispatch::{
     Rets, Schema, Value,
 };
 use tp_graph::compile::{Built, CompileOptions, CompiledFunction};
-use tp_graph::report::FallbackPolicy;
 use tp_tensor::{Scalar, Tensor};
 
 fn schema(c: &mut Criterion) {
@@ -124,13 +123,9 @@ fn capture(c: &mut Criterion) {
 fn compiled(c: &mut Criterion) {
     let mul = op("tp::mul.Scalar");
     let x = ones(8);
-    let f = CompiledFunction::new(CompileOptions {
-        backends: Vec::new(),
-        policy: FallbackPolicy::Record,
-        limit: 8,
-    });
+    let f = CompiledFunction::new(CompileOptions::default());
     let names: [Arc<str>; 1] = ["x".into()];
-    let built = f.build(&[Arg::Tensor(&x)], &names, &mut |values| {
+    let built = f.build(&[Arg::Tensor(&x)], &names, &[], &mut |values| {
         let Some(Value::Tensor(fake)) = values.first() else { return Ok((Vec::new(), Box::new(()))) };
         Ok((vec![Value::Tensor(chain(mul, fake, 2))], Box::new(())))
     });

@@ -436,7 +436,8 @@ def compile_function(
     policy: str,
     limit: int,
     parameters: Sequence[str],
-    background: _b.bool = False,
+    background: _b.bool,
+    dynamic: _b.bool | None,
 ) -> CompiledFunction: ...
 def compiled_graphs(compiled: CompiledFunction) -> list[Graph]: ...
 def compiled_report(compiled: CompiledFunction) -> Explanation: ...

@@ -463,6 +463,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "A gradient inside of a captured function is by a tensor that another of its inputs was computed from.",
         "compute the other one inside of the function, or take the gradient outside",
     ),
+    ("TP4040", "A size marked dynamic is needed as one number.", "write the named line for every size"),
     (
         "TP4101",
         "on_fallback='error' met a fallback.",

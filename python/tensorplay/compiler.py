@@ -1,7 +1,8 @@
 """``tensorplay.compile``: capture a function once, run it through backends, and say which of them ran.
 
 A compiled function guards what its capture saw of its inputs (dtype, device, shape, layout, ``requires_grad``, grad
-mode, and the values of Python numbers and strings); a call that fits no entry captures again. Other Python state that
+mode, and the values of Python numbers and strings); a call that fits no entry captures again. Sizes in which calls
+differ become symbols, so that one entry serves them all. Other Python state that
 the function reads (globals, attributes that are no tensors) is read at capture time and not guarded.
 """
 
@@ -11,6 +12,7 @@ import functools
 import types
 
 from tensorplay import _arguments, _native, backends, graph, outcome
+from tensorplay._dynamic import mark_dynamic
 from tensorplay.errors import ArgumentError, FallbackError, InvalidValueError
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 else:
     from tensorplay._later import overload
 
-__all__ = ["CompiledFunction", "compile", "counters"]
+__all__ = ["CompiledFunction", "compile", "counters", "mark_dynamic"]
 
 CompiledFunction = _native.CompiledFunction
 
@@ -86,6 +88,7 @@ def compile(
     fn: Callable[P, R],
     *,
     backend: str | Sequence[str] = ...,
+    dynamic: bool | None = ...,
     on_fallback: str | None = ...,
     background: bool = ...,
 ) -> CompiledFunction[P, R]: ...
@@ -96,6 +99,7 @@ def compile(
     fn: None = ...,
     *,
     backend: str | Sequence[str] = ...,
+    dynamic: bool | None = ...,
     on_fallback: str | None = ...,
     background: bool = ...,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
@@ -106,6 +110,7 @@ def compile(
     fn: Callable[..., Any] | None = None,
     *,
     backend: str | Sequence[str] = "native",
+    dynamic: bool | None = None,
     on_fallback: str | None = None,
     background: bool = False,
 ) -> Any:
@@ -117,6 +122,10 @@ def compile(
         A function of tensors, numbers, and nested lists, tuples and dicts of them.
     backend
         A name, or several in order of preference: ``"native"``, ``"tvm"``, or a plugged-in one.
+    dynamic
+        None captures with the sizes as they are; where a later call differs from an entry in sizes alone, those become
+        symbols of the new entry, which serves every size from 2 on. True makes all sizes symbols at once, False none.
+        Branches on a symbol are decided by the size at hand and guarded.
     on_fallback
         ``"record"`` keeps the reason in the reports, ``"warn"`` warns once per region, ``"error"`` raises
         ``FallbackError``. None means ``"warn"`` where one non-native backend was named, else ``"record"``.
@@ -142,8 +151,12 @@ def compile(
         backends.base.ensure_known(name)
     policy = _policy(on_fallback, names, isinstance(backend, str))
     if fn is None:
-        return functools.partial(compile, backend=backend, on_fallback=on_fallback, background=background)
+        return functools.partial(
+            compile, backend=backend, dynamic=dynamic, on_fallback=on_fallback, background=background
+        )
     _arguments.function("compile", "fn", fn)
+    if dynamic is not None:
+        dynamic = _arguments.boolean("compile", "dynamic", dynamic)
     _check_available(names, policy)
     from tensorplay._triton_op import watch_launches
 
@@ -155,6 +168,7 @@ def compile(
         limit=_RECOMPILE_LIMIT,
         parameters=graph.parameter_names(fn),
         background=background,
+        dynamic=dynamic,
     )
     functools.update_wrapper(compiled, fn, updated=())
     return compiled

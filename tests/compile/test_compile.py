@@ -178,13 +178,37 @@ def test_guards_and_recompiles_are_named() -> None:
 
 def test_the_recompile_limit_ends_in_eager_with_a_reason() -> None:
     """Past eight captures the function itself runs, and the report says so."""
-    compiled = tp.compile(lambda x: x * 2.0)
-    for n in range(1, 12):
+    compiled = tp.compile(lambda x: x * 2.0, dynamic=False)
+    for n in range(1, 9):
+        assert compiled(tp.ones((n,))).tolist() == [2.0] * n
+    with pytest.warns(UserWarning, match="RecompileLimit"):
+        compiled(tp.ones((9,)))
+    for n in range(9, 12):
         assert compiled(tp.ones((n,))).tolist() == [2.0] * n
     assert len(compiled.graphs) == 8
     reason = compiled.last_run.forward[0].reason
     assert reason.kind == "RecompileLimit"
     assert "x.shape[0]" in str(reason)
+
+
+def test_the_recompile_limit_warns_once() -> None:
+    """C18: the function itself runs then; with `on_fallback="error"` nothing does."""
+    compiled = tp.compile(lambda x, k: x * k)
+    for k in range(8):
+        compiled(tp.ones((2,)), float(k))
+    with pytest.warns(UserWarning, match="RecompileLimit") as told:
+        assert compiled(tp.ones((2,)), 8.0).tolist() == [8.0, 8.0]
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    assert compiled(tp.ones((2,)), 9.0).tolist() == [9.0, 9.0]
+    assert len(compiled.graphs) == 8
+    strict = tp.compile(lambda x, k: x * k, on_fallback="error")
+    for k in range(8):
+        strict(tp.ones((2,)), float(k))
+    with pytest.raises(FallbackError, match="8") as caught:
+        strict(tp.ones((2,)), 8.0)
+    assert caught.value.reason is not None
+    assert caught.value.reason.kind == "RecompileLimit"
 
 
 def test_closures_are_lifted_and_stay_live() -> None:

@@ -266,8 +266,8 @@ def test_threads_compile_on_their_own(ns: str) -> None:
                 compiled = tp.compile(body)
                 for size in (2, 3, 2, 3 + k):
                     compiled(tp.ones((size,)))
-                expected = 2 if k == 0 else 3
-                if len(compiled.graphs) != expected:
+                # The second size makes a symbol of it, which serves the third.
+                if len(compiled.graphs) != 2:
                     wrong.append((k, n, len(compiled.graphs)))
                 if k == 0:
                     with f.set_kernel_enabled("cpu", enabled=False):

@@ -52,12 +52,12 @@ macro_rules! builtins {
 }
 
 builtins! {
-    ADD = "add", ADD_ = "add_", SUB = "sub", MUL = "mul", MUL_SCALAR = "mul.Scalar", DIV = "div",
+    ADD = "add", ADD_SCALAR = "add.Scalar", ADD_ = "add_", MAXIMUM_SCALAR = "maximum.Scalar", SUB = "sub", MUL = "mul", MUL_SCALAR = "mul.Scalar", DIV = "div",
     DIV_SCALAR = "div.Scalar", NEG = "neg", EQ = "eq", EXP = "exp", LOGICAL_NOT = "logical_not",
     CLONE = "clone", ASTYPE = "astype",
     ONES_LIKE = "ones_like", FULL_LIKE = "full_like", NEW_ZEROS = "new_zeros",
     WHERE = "where", WHERE_SCALAR = "where.Scalar", EQ_SCALAR = "eq.Scalar", MASKED_FILL = "masked_fill",
-    SUM = "sum", SUM_TO_SIZE = "sum_to_size", CUMSUM = "cumsum", PROD = "prod", MEAN = "mean", EYE = "eye", ANY = "any", ISNAN = "isnan",
+    SUM = "sum", SUM_TO_SIZE = "sum_to_size", CUMSUM = "cumsum", PROD = "prod", MEAN = "mean", EYE = "eye", COUNT = "count_backward", ANY = "any", ISNAN = "isnan",
     SOFTMAX_BACKWARD = "softmax_backward", LOG_SOFTMAX_BACKWARD = "log_softmax_backward",
     MATMUL = "matmul",
     RESHAPE = "reshape", EXPAND = "expand", PERMUTE = "permute_dims", TRANSPOSE = "transpose",

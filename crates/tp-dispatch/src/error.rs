@@ -173,6 +173,9 @@ impl From<TensorError> for Error {
 
 #[cold]
 fn unknown_size(e: &TensorError) -> Error {
+    if let Some(table) = tp_tensor::symbols::current() {
+        table.give_up();
+    }
     let error = Error::capture("TP4002", e.to_string());
     let error = match crate::host::location() {
         Some(at) => error.note(format!("needed at {at}")),

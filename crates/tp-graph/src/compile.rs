@@ -6,6 +6,7 @@ use crate::capture::{self, CaptureScope, Captured};
 use crate::entity::Entity;
 use crate::entry::{Direct, Entry};
 use crate::guard::{Context, GuardSet, Place};
+use crate::guard_sizes::SizeGuards;
 use crate::ir::{Graph, InputKind, Operand};
 use crate::joint::{self, Joint};
 use crate::last;
@@ -13,13 +14,17 @@ use crate::lower::{self, Artifacts};
 use crate::passes::partition::Break;
 use crate::passes::{self, Memory};
 use crate::report::{Build, Explanation, FallbackPolicy, Recompile, RunReport};
+use crate::sizing::{Dynamic, Mark, Sizing, Wanted};
 use crate::split::{self, SavedFrom};
 use crate::training::{Training, Typed};
 use parking_lot::Mutex;
 use std::any::Any;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use tp_dispatch::{Arg, CodegenMarker, Error, FallbackReason, OpHandle, Phase, Result, Rets, Value};
+use tp_dispatch::{
+    Arg, CodegenMarker, Error, ErrorKind, FallbackReason, OpHandle, Phase, Result, Rets, Value,
+};
+use tp_tensor::symbols::Symbols;
 use tp_tensor::{Device, Tensor};
 
 #[derive(Clone)]
@@ -29,11 +34,18 @@ pub struct CompileOptions {
     pub policy: FallbackPolicy,
     /// Captures of one function, at most.
     pub limit: usize,
+    /// When sizes of arguments are symbols.
+    pub dynamic: Dynamic,
 }
 
 impl Default for CompileOptions {
     fn default() -> Self {
-        CompileOptions { backends: Vec::new(), policy: FallbackPolicy::Record, limit: 8 }
+        CompileOptions {
+            backends: Vec::new(),
+            policy: FallbackPolicy::Record,
+            limit: 8,
+            dynamic: Dynamic::Auto,
+        }
     }
 }
 
@@ -54,6 +66,8 @@ pub struct CompiledFunction {
     artifacts: Artifacts,
     recompiles: Mutex<Vec<Recompile>>,
     eager: Arc<CodegenMarker>,
+    /// Somebody has been told that the limit is reached.
+    is_limit_told: AtomicBool,
 }
 
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
@@ -74,6 +88,7 @@ impl CompiledFunction {
             artifacts: Artifacts::default(),
             recompiles: Mutex::new(Vec::new()),
             eager: Arc::new(eager),
+            is_limit_told: AtomicBool::new(false),
         }
     }
 
@@ -110,20 +125,36 @@ impl CompiledFunction {
         None
     }
 
-    /// Captures and compiles the function for these arguments, unless an entry serves them already.
-    pub fn build(&self, args: &[Arg<'_>], names: &[Arc<str>], f: &mut CaptureFn<'_>) -> Result<Built> {
+    /// Captures and compiles the function for these arguments, unless an entry serves them already. Axes that the caller
+    /// marked have sizes that are symbols.
+    pub fn build(
+        &self,
+        args: &[Arg<'_>],
+        names: &[Arc<str>],
+        marks: &[Mark],
+        f: &mut CaptureFn<'_>,
+    ) -> Result<Built> {
         if let Some(entry) = self.find(args) {
             return Ok(Built::Entry(entry.clone()));
         }
         let known: Vec<&Arc<Entry>> = self.entries.iter().map_while(OnceLock::get).collect();
         let missed = known.last().and_then(|e| e.guards.check(args).err());
         if known.len() == self.entries.len() {
-            let guard = missed.unwrap_or_default();
-            return Ok(Built::Eager(FallbackReason::RecompileLimit { limit: self.entries.len(), guard }));
+            return self.over_limit(missed);
         }
-        let entry = Arc::new(self.compile(known.len(), args, names, f)?);
+        let guards = known.iter().map(|e| e.guards.arguments());
+        let wanted = Wanted::of(self.options.dynamic, args, marks, guards);
+        let table = Symbols::new();
+        let mut made = self.compile(known.len(), args, names, (&wanted, &table), f);
+        // What cannot be captured with symbols is captured with the sizes as they are. A function may have caught the
+        // error that said so, and an exception of its own is no reason.
+        let failed = made.as_ref().is_err_and(|e| e.kind() != ErrorKind::Host);
+        if marks.is_empty() && !wanted.is_empty() && (failed || table.has_given_up()) {
+            made = self.compile(known.len(), args, names, (&Wanted::default(), &Symbols::new()), f);
+        }
+        let entry = Arc::new(made?);
         if let (Some(reason), FallbackPolicy::Error) = (entry.fallbacks().first(), self.options.policy) {
-            return Err(refused(reason, &entry));
+            return Err(refused(reason, Some(&entry)));
         }
         self.add(entry, args, missed)
     }
@@ -149,10 +180,22 @@ impl CompiledFunction {
                 Err(back) => entry = back,
             }
         }
-        Ok(Built::Eager(FallbackReason::RecompileLimit {
-            limit: self.entries.len(),
-            guard: missed.unwrap_or_default(),
-        }))
+        self.over_limit(missed)
+    }
+
+    #[cold]
+    fn over_limit(&self, missed: Option<String>) -> Result<Built> {
+        let guard = missed.unwrap_or_default();
+        let reason = FallbackReason::RecompileLimit { limit: self.entries.len(), guard };
+        match self.options.policy {
+            FallbackPolicy::Error => Err(refused(&reason, None)),
+            FallbackPolicy::Record | FallbackPolicy::Warn => Ok(Built::Eager(reason)),
+        }
+    }
+
+    /// True once: for the first who meets the limit, whom the host warns.
+    pub fn tell_limit(&self) -> bool {
+        !self.is_limit_told.swap(true, Ordering::Relaxed)
     }
 
     fn compile(
@@ -160,10 +203,12 @@ impl CompiledFunction {
         number: usize,
         args: &[Arg<'_>],
         names: &[Arc<str>],
+        (wanted, table): (&Wanted, &Arc<Symbols>),
         f: &mut CaptureFn<'_>,
     ) -> Result<Entry> {
-        let scope = CaptureScope::begin();
-        let fakes = capture::fake_inputs(&scope, args, names)?;
+        let scope = CaptureScope::over(table.clone());
+        let sizing = Sizing::declare(table, args, wanted);
+        let fakes = capture::fake_inputs_as(&scope, args, names, &|i, t| sizing.spec(i, t))?;
         let (outputs, structure) = f(&fakes)?;
         let operands = scope.outputs(&outputs)?;
         let (asked, grad_mode) = scope.recorder().take_asked();
@@ -178,10 +223,14 @@ impl CompiledFunction {
         let all: Vec<Operand> = operands.iter().cloned().chain(gradients).collect();
         let between = std::mem::take(&mut scope.recorder().between);
         let Captured { graph, lifted } = scope.close_at(all, joint.as_ref().map(|j| j.boundary));
+        table.close();
+        let sizes = SizeGuards::new(&sizing, table);
+        sizing.check_marks(table, names)?;
         graph.check()?;
         let ops = captured_ops(&graph);
         let (graph, removed) = passes::simplify(&graph);
-        let context = Context { asked, grad_mode, between, ..context(&graph, args, &lifted, ops) };
+        let context =
+            Context { asked, grad_mode, between, sizing, sizes, ..context(&graph, args, &lifted, ops) };
         let guards = GuardSet::new(args, names, context);
         let half = Half { graph, removed, guards, lifted, structure, returned, number };
         match joint {
@@ -315,16 +364,17 @@ struct Half {
     number: usize,
 }
 
+/// `entry` is where the reason is a node's or a region's.
 #[cold]
-fn refused(reason: &FallbackReason, entry: &Entry) -> Error {
+fn refused(reason: &FallbackReason, entry: Option<&Entry>) -> Error {
     let mut error = Error::fallback("TP4101", format!("on_fallback=\"error\": {reason}"));
-    let graphs = || std::iter::once(entry.graph()).chain(entry.backward_graph());
+    let graphs = || entry.into_iter().flat_map(|e| std::iter::once(e.graph()).chain(e.backward_graph()));
     let named = |wanted: &str| {
         let mut nodes = graphs().flat_map(|g| g.nodes.values().map(move |n| (g, n)));
         nodes.find(|(_, n)| n.target.name() == wanted)
     };
     // A backend names the operation of a region that it does not take; the op is then one of the region's.
-    let region = entry.regions().into_iter().find(|r| r.reason.as_ref() == Some(reason));
+    let region = entry.into_iter().flat_map(Entry::regions).find(|r| r.reason.as_ref() == Some(reason));
     let region = region.as_ref().map_or(&[][..], |r| &r.ops);
     if let Some((graph, node)) = reason.op().and_then(named) {
         error = error.note(format!("the node: {}", graph.node_text(node)));

@@ -150,6 +150,9 @@ impl Entry {
         }
         let mut stamps = Stamps::new(self.plan.regions.len());
         let mut sizes = self.plan.binding();
+        if let (Some(sizes), Some(guards)) = (&mut sizes, self.guards.sizes()) {
+            sizes.set_inputs(guards.values(args));
+        }
         // SAFETY: the guards hold, so the inputs fit.
         let ran = unsafe { self.plan.run(&inputs, &mut stamps, &mut sizes) };
         let backward = self.training.as_ref().map(|_| BackwardStamps::default());

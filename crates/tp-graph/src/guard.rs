@@ -5,14 +5,15 @@
 
 use crate::capture::watch::{Answer, Asked, Fact};
 use crate::capture::{Between, literal};
-use crate::ir::{Const, Operand};
+use crate::guard_args::{ArgGuard, TensorGuard, literal_holds};
+use crate::guard_sizes::SizeGuards;
+use crate::ir::Operand;
+use crate::sizing::Sizing;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tp_dispatch::{Arg, OpHandle, registry, state};
-use tp_tensor::dim::Dims;
-use tp_tensor::layout::same_dims;
-use tp_tensor::{DType, Device, Tensor, keybits};
+use tp_tensor::Tensor;
 
 #[derive(Debug)]
 pub struct GuardSet {
@@ -38,6 +39,8 @@ pub struct GuardSet {
     apart: Box<[(Subject, Subject)]>,
     /// What the function asked of tensors beside their specs, and was told.
     asked: Box<[(Subject, Fact, Answer)]>,
+    /// What must hold of sizes that are symbols.
+    sizes: Option<Box<SizeGuards>>,
     /// Besides the arguments one by one there are only registrations to look at on a thread without modes.
     is_simple: bool,
 }
@@ -69,87 +72,6 @@ enum Subject {
     Held(Tensor),
 }
 
-#[derive(Debug)]
-enum ArgGuard {
-    Tensor(TensorGuard),
-    Literal(Operand),
-}
-
-#[derive(Debug)]
-struct TensorGuard {
-    /// Dtype, device, contiguity, fake or not, requires a gradient or not.
-    kind: u64,
-    sizes: Dims,
-    contiguous: bool,
-    dtype: DType,
-    device: Device,
-    keys: u16,
-    /// Compared only when not contiguous.
-    strides: Dims,
-}
-
-impl TensorGuard {
-    fn of(t: &Tensor) -> TensorGuard {
-        TensorGuard {
-            kind: t.kind(),
-            dtype: t.dtype(),
-            contiguous: t.is_contiguous(),
-            keys: t.keys(),
-            device: t.device(),
-            sizes: t.sizes().into(),
-            strides: t.strides().into(),
-        }
-    }
-
-    #[inline(always)]
-    fn holds(&self, t: &Tensor) -> bool {
-        t.kind() == self.kind
-            && same_dims(t.sizes(), &self.sizes)
-            && (self.contiguous || same_dims(t.strides(), &self.strides))
-    }
-
-    fn requires_grad(&self) -> bool {
-        self.keys & keybits::AUTOGRAD != 0
-    }
-
-    fn texts(&self, name: &str, out: &mut Vec<String>) {
-        out.push(format!("{name}.dtype == {}", self.dtype));
-        out.push(format!("{name}.device == {}", self.device));
-        out.push(format!("{name}.ndim == {}", self.sizes.len()));
-        out.extend(self.sizes.iter().enumerate().map(|(i, s)| format!("{name}.shape[{i}] == {s}")));
-        if self.contiguous {
-            out.push(format!("{name}.is_contiguous() == True"));
-        } else {
-            out.push(format!("{name}.stride() == {}", tuple(&self.strides)));
-        }
-        out.push(format!("{name}.requires_grad == {}", python_bool(self.requires_grad())));
-    }
-
-    /// The first fact that does not hold, and what was found.
-    fn miss(&self, name: &str, t: &Tensor) -> String {
-        if t.dtype() != self.dtype {
-            return format!("{name}.dtype == {}, got {}", self.dtype, t.dtype());
-        }
-        if t.device() != self.device {
-            return format!("{name}.device == {}, got {}", self.device, t.device());
-        }
-        if t.ndim() != self.sizes.len() {
-            return format!("{name}.ndim == {}, got {}", self.sizes.len(), t.ndim());
-        }
-        if let Some(i) = (0..t.ndim()).find(|&i| t.sizes()[i] != self.sizes[i]) {
-            return format!("{name}.shape[{i}] == {}, got {}", self.sizes[i], t.sizes()[i]);
-        }
-        if t.requires_grad() != self.requires_grad() {
-            let want = python_bool(self.requires_grad());
-            return format!("{name}.requires_grad == {want}, got {}", python_bool(t.requires_grad()));
-        }
-        if self.contiguous && !t.is_contiguous() {
-            return format!("{name}.is_contiguous() == True, got False");
-        }
-        format!("{name}.stride() == {}, got {}", tuple(&self.strides), tuple(t.strides()))
-    }
-}
-
 /// Where an input of a graph comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
@@ -168,19 +90,24 @@ pub struct Context {
     pub asked: Vec<Asked>,
     /// The function asked for grad mode.
     pub grad_mode: bool,
+    /// Sizes that are symbols, and what the capture decided of them.
+    pub(crate) sizing: Sizing,
+    pub(crate) sizes: Option<Box<SizeGuards>>,
 }
 
 impl GuardSet {
     pub fn new(args: &[Arg<'_>], names: &[Arc<str>], context: Context) -> GuardSet {
+        let mut sized = context.sizing.args.into_iter();
         let guards: Box<[ArgGuard]> = args
             .iter()
-            .map(|arg| match arg {
-                Arg::Tensor(t) => ArgGuard::Tensor(TensorGuard::of(t)),
-                other => ArgGuard::Literal(literal(other).unwrap_or(Operand::NONE)),
+            .map(|arg| match (arg, sized.next().flatten()) {
+                (Arg::Tensor(_), Some(sized)) => ArgGuard::Sized(Box::new(sized)),
+                (Arg::Tensor(t), None) => ArgGuard::Tensor(TensorGuard::of(t)),
+                (other, _) => ArgGuard::Literal(literal(other).unwrap_or(Operand::NONE)),
             })
             .collect();
-        let takes_grad = |g: &ArgGuard| matches!(g, ArgGuard::Tensor(t) if t.requires_grad());
-        let any_grad = guards.iter().any(takes_grad) || context.lifted.iter().any(Tensor::requires_grad);
+        let any_grad =
+            guards.iter().any(ArgGuard::requires_grad) || context.lifted.iter().any(Tensor::requires_grad);
         let mut set = GuardSet {
             names: names.into(),
             grad_mode: (any_grad || context.grad_mode).then(state::is_grad_enabled),
@@ -200,6 +127,7 @@ impl GuardSet {
                 .collect(),
             asked: context.asked.into_iter().map(|a| (subject(args, a.of), a.fact, a.answer)).collect(),
             args: guards,
+            sizes: context.sizes,
             is_simple: false,
         };
         set.memory = context.memory.into_iter().map(|(a, b)| (a, b, set.share_memory(args, a, b))).collect();
@@ -210,7 +138,8 @@ impl GuardSet {
             && set.lifted.is_empty()
             && set.reached.is_empty()
             && set.apart.is_empty()
-            && set.asked.is_empty();
+            && set.asked.is_empty()
+            && set.sizes.is_none();
         set
     }
 
@@ -238,8 +167,9 @@ impl GuardSet {
         args.len() == self.args.len()
             && self.args.iter().zip(args).all(|(guard, arg)| match (guard, arg) {
                 (ArgGuard::Tensor(g), Arg::Tensor(t)) => g.holds(t),
-                (ArgGuard::Tensor(_), _) => false,
                 (ArgGuard::Literal(c), arg) => literal_holds(c, arg),
+                (ArgGuard::Sized(g), Arg::Tensor(t)) => g.holds(t),
+                (ArgGuard::Tensor(_) | ArgGuard::Sized(_), _) => false,
             })
     }
 
@@ -251,7 +181,8 @@ impl GuardSet {
 
     #[inline(never)]
     fn rest_holds(&self, args: &[Arg<'_>]) -> bool {
-        self.grad_mode.is_none_or(|mode| mode == state::is_grad_enabled())
+        self.sizes.as_ref().is_none_or(|s| s.holds(args))
+            && self.grad_mode.is_none_or(|mode| mode == state::is_grad_enabled())
             && self.autocast == state::autocast()
             && self.same.iter().all(|&(i, j)| same(args, i, j))
             && self.memory.iter().all(|&(a, b, shared)| self.share_memory(args, a, b) == shared)
@@ -287,8 +218,9 @@ impl GuardSet {
             let name = self.name(i);
             match (guard, arg) {
                 (ArgGuard::Tensor(g), Arg::Tensor(t)) if !g.holds(t) => return g.miss(&name, t),
-                (ArgGuard::Tensor(_), Arg::Tensor(_)) => {}
-                (ArgGuard::Tensor(_), other) => {
+                (ArgGuard::Sized(g), Arg::Tensor(t)) if !g.holds(t) => return g.miss(&name, t),
+                (ArgGuard::Tensor(_) | ArgGuard::Sized(_), Arg::Tensor(_)) => {}
+                (ArgGuard::Tensor(_) | ArgGuard::Sized(_), other) => {
                     return format!("type({name}) is Tensor, got {}", other.type_name());
                 }
                 (ArgGuard::Literal(c), arg) if !literal_holds(c, arg) => {
@@ -296,6 +228,11 @@ impl GuardSet {
                 }
                 (ArgGuard::Literal(_), _) => {}
             }
+        }
+        if let Some(miss) =
+            self.sizes.as_ref().filter(|s| !s.holds(args)).and_then(|s| s.miss(args, &|i| self.name(i)))
+        {
+            return miss;
         }
         if let Some(mode) = self.grad_mode.filter(|m| *m != state::is_grad_enabled()) {
             return format!("is_grad_enabled() == {}, got {}", python_bool(mode), python_bool(!mode));
@@ -342,8 +279,12 @@ impl GuardSet {
         for (i, guard) in self.args.iter().enumerate() {
             match guard {
                 ArgGuard::Tensor(g) => g.texts(&self.name(i), &mut out),
+                ArgGuard::Sized(g) => g.texts(&self.name(i), &mut out),
                 ArgGuard::Literal(c) => out.push(format!("{} == {c}", self.name(i))),
             }
+        }
+        if let Some(sizes) = &self.sizes {
+            sizes.texts(&|i| self.name(i), &mut out);
         }
         out.extend(self.grad_mode.map(|m| format!("is_grad_enabled() == {}", python_bool(m))));
         out.extend(
@@ -360,6 +301,16 @@ impl GuardSet {
         out.extend(self.apart.iter().map(|pair| self.apart_text(pair)));
         out.extend(self.asked.iter().map(|asked| self.asked_text(asked)));
         out
+    }
+
+    /// What each argument must be.
+    pub(crate) fn arguments(&self) -> &[ArgGuard] {
+        &self.args
+    }
+
+    /// What must hold of sizes that are symbols.
+    pub(crate) fn sizes(&self) -> Option<&SizeGuards> {
+        self.sizes.as_deref()
     }
 
     fn name(&self, i: usize) -> String {
@@ -444,18 +395,6 @@ fn same_tensors(args: &[Arg<'_>]) -> Box<[(u32, u32)]> {
     let n = args.len() as u32;
     let first = |j: u32| (0..j).find(|&i| same(args, i, j)).map(|i| (i, j));
     (0..n).filter_map(first).collect()
-}
-
-/// Literals of the common kinds without building an operand.
-fn literal_holds(guard: &Operand, arg: &Arg<'_>) -> bool {
-    match (guard, arg) {
-        (Operand::Const(Const::None), Arg::None) => true,
-        (Operand::Const(Const::Int(a)), Arg::Int(b)) => a == b,
-        (Operand::Const(Const::Float(a)), Arg::Float(b)) => a.to_bits() == b.to_bits(),
-        (Operand::Const(Const::Bool(a)), Arg::Bool(b)) => a == b,
-        (Operand::Const(Const::Str(a)), Arg::Str(b)) => &**a == *b,
-        _ => literal(arg).is_some_and(|c| c == *guard),
-    }
 }
 
 pub(crate) fn python_bool(v: bool) -> &'static str {

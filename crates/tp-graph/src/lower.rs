@@ -46,6 +46,20 @@ impl Artifacts {
         }
         builds
     }
+
+    /// The kernel made for these loops; for sizes 0 and 1, which are loops of other kinds by themselves alone, one made for
+    /// larger sizes.
+    fn known(&self, key: &(String, u128, KernelLayout), region: &Region) -> Option<Arc<RawKernel>> {
+        let made = self.made.lock();
+        let is_small = || region.outputs.iter().any(|o| o.sizes.iter().any(|s| matches!(s, 0 | 1)));
+        made.get(key).cloned().or_else(|| {
+            let serves = |layout| region.space.for_kernel(layout, region.inputs.len()).is_some();
+            let mut others = made.iter().filter(|((name, print, layout), _)| {
+                *name == key.0 && *print == key.1 && is_small() && serves(*layout)
+            });
+            others.next().map(|(_, kernel)| kernel.clone())
+        })
+    }
 }
 
 /// The plan of a graph, and where its pointwise chains end.
@@ -191,7 +205,7 @@ impl Planner<'_> {
     fn lower(&self, backend: &dyn Backend, region: &Region) -> std::result::Result<Exec, FallbackReason> {
         backend.supports(region)?;
         let key = (backend.name().to_string(), region.program.fingerprint(), region.layout);
-        let known = self.artifacts.made.lock().get(&key).cloned();
+        let known = self.artifacts.known(&key, region);
         if let Some(kernel) = known {
             if region.symbolic {
                 return shaped(region, kernel);
@@ -204,7 +218,7 @@ impl Planner<'_> {
             Lowered::Raw(_) => None,
             _ if region.symbolic => Some(FallbackReason::UnsupportedOp {
                 op: region.ops.first().cloned().unwrap_or_default(),
-                why: format!("sizes that depend on data; '{}' makes code for known sizes", backend.name()),
+                why: format!("symbolic sizes; '{}' makes code for known sizes", backend.name()),
             }),
             _ => None,
         };

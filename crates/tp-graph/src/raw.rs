@@ -118,17 +118,11 @@ impl RawExecutor {
         (inputs, outputs): (&[TensorSpec], &[TensorSpec]),
         native: Option<Box<NativeKernel>>,
     ) -> std::result::Result<RawExecutor, FallbackReason> {
-        if kernel.layout != layout {
+        let Some(space) = space.for_kernel(kernel.layout, inputs.len()) else {
             let (got, wanted) = (kernel.layout.to_string(), layout.to_string());
             return Err(FallbackReason::Layout { value: "the region".into(), got, wanted });
-        }
-        Ok(RawExecutor {
-            kernel,
-            space: space.clone(),
-            inputs: inputs.into(),
-            outputs: outputs.into(),
-            native,
-        })
+        };
+        Ok(RawExecutor { kernel, space, inputs: inputs.into(), outputs: outputs.into(), native })
     }
 
     /// The same for a kernel that came later than the native one of its region.

@@ -56,6 +56,36 @@ impl Space {
     }
 }
 
+impl Space {
+    /// The same loops for a kernel that was made for others: sizes 0 and 1 need fewer loops than the kernel has. None where
+    /// it does not serve them. There are `count` inputs.
+    pub fn for_kernel(&self, layout: KernelLayout, count: usize) -> Option<Space> {
+        if self.layout() == layout {
+            return Some(self.clone());
+        }
+        let (sizes, inputs, output) = match self {
+            Space::Flat { n, scalars } => {
+                let stride = |k: usize| vec![isize::from(scalars >> k & 1 == 0)];
+                (vec![*n], (0..count).map(stride).collect(), vec![1])
+            }
+            Space::Strided { sizes, inputs, output } => (sizes.clone(), inputs.clone(), output.clone()),
+        };
+        let total: usize = sizes.iter().product();
+        match layout {
+            KernelLayout::Flat { scalars } => (total <= 1).then_some(Space::Flat { n: total, scalars }),
+            KernelLayout::Strided { dims } => {
+                let missing = dims.checked_sub(sizes.len())?;
+                let padded = |strides: &Vec<isize>| [vec![0; missing], strides.clone()].concat();
+                Some(Space::Strided {
+                    sizes: [vec![1; missing], sizes].concat(),
+                    inputs: inputs.iter().map(padded).collect(),
+                    output: padded(&output),
+                })
+            }
+        }
+    }
+}
+
 /// The region of pointwise `nodes`, in order.
 pub(crate) fn build(graph: &Graph, uses: &Uses, nodes: &[NodeId]) -> Result<Region, FallbackReason> {
     let mut builder = ProgramBuilder::new();
@@ -106,7 +136,7 @@ pub(crate) fn build(graph: &Graph, uses: &Uses, nodes: &[NodeId]) -> Result<Regi
         false => space(&first.sizes, &inputs),
         true => sample_space(graph, &first.sizes, &inputs).ok_or_else(|| FallbackReason::UnsupportedOp {
             op: nodes.first().map(|n| graph.nodes[*n].target.name()).unwrap_or_default(),
-            why: "its sizes depend on data, and no usual ones are known".to_string(),
+            why: "its sizes are known in runs alone, and no usual ones are known".to_string(),
         })?,
     };
     let layout = space.layout();
@@ -132,10 +162,13 @@ fn is_symbolic(spec: &TensorSpec) -> bool {
 
 /// The loops for sizes that are likely: large, and no two alike, so that nothing is merged that usually is not.
 fn sample_space(graph: &Graph, shape: &[i64], inputs: &[TensorSpec]) -> Option<Space> {
+    let of_inputs = graph.symbols.inputs();
     let value = |id: u32| {
-        let unbacked = Dim::symbol(id).as_unbacked()?;
-        let range = graph.symbols.declared(unbacked)?;
-        i64::try_from((1009 + 2 * i128::from(unbacked)).clamp(range.low, range.high)).ok()
+        let (usual, range) = match Dim::symbol(id).as_unbacked() {
+            Some(unbacked) => (1009 + 4 * i128::from(unbacked), graph.symbols.declared(unbacked)?),
+            None => (1011 + 4 * i128::from(id), of_inputs.get(id as usize)?.declared()),
+        };
+        i64::try_from(usual.clamp(range.low, range.high)).ok()
     };
     let known = |raw: &[i64]| {
         raw.iter().map(|&d| graph.symbols.poly(Dim::from_raw(d))?.eval(&value)).collect::<Option<Dims>>()

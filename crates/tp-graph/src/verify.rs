@@ -23,7 +23,8 @@
 //!
 //! Sizes
 //! - `size-known`: every symbol is declared, and a symbol in a literal was shown before: it is in the type of an input or
-//!   of an earlier result.
+//!   of an earlier result. A backward graph, whose inputs are saved values and gradients, knows the sizes of the forward's
+//!   inputs.
 //!
 //! Aliases
 //! - `alias-order`: an alias fact names an earlier value, which is a tensor.
@@ -82,6 +83,10 @@ impl Graph {
         v.inputs();
         v.numbering();
         self.inputs.iter().for_each(|input| v.shows(input.value));
+        // A backward begins with the sizes that its forward found.
+        if self.inputs.iter().any(|i| matches!(i.kind, InputKind::Saved | InputKind::Gradient)) {
+            v.shown.extend(0..self.symbols.inputs().len() as u32);
+        }
         for (id, node) in self.nodes.iter() {
             v.node = Some(id);
             v.uses(id, node);
@@ -362,8 +367,10 @@ impl<'a> Verifier<'a> {
             let mut stray = None;
             poly.for_each_symbol(&mut |id| {
                 self.shown.insert(id);
-                let declared =
-                    Dim::symbol(id).as_unbacked().is_none_or(|u| (u as usize) < self.graph.symbols.len());
+                let declared = match Dim::symbol(id).as_unbacked() {
+                    Some(u) => (u as usize) < self.graph.symbols.len(),
+                    None => (id as usize) < self.graph.symbols.inputs().len(),
+                };
                 stray = stray.or((!declared).then_some(id));
             });
             if let Some(id) = stray {

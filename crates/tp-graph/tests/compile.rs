@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use support::*;
 use tp_dispatch::{Arg, Effects, ErrorKind, FakeOut, FakeRule, FallbackReason, Result, Rets, Value};
 use tp_graph::backend::{self, Backend, Capability, Executor, Lowered, Region};
+use tp_graph::sizing::Dynamic;
 use tp_graph::{Built, CompileOptions, CompiledFunction, FallbackPolicy};
 use tp_tensor::{Scalar, Tensor, TensorSpec};
 
@@ -18,7 +19,7 @@ fn call(f: &CompiledFunction, names_: &[&str], args: &[Arg<'_>], body: &Body) ->
     if f.call(args, &mut rets)?.is_some() {
         return Ok(rets);
     }
-    match f.build(args, &names(names_), &mut |inputs| Ok((body(inputs)?, Box::new(()))))? {
+    match f.build(args, &names(names_), &[], &mut |inputs| Ok((body(inputs)?, Box::new(()))))? {
         Built::Entry(entry) => entry.run(args, &mut rets)?,
         Built::Eager(reason) => {
             let inputs: Vec<Value> = args.iter().map(Arg::to_value).collect();
@@ -107,7 +108,11 @@ fn literals_are_guarded_by_type_and_value() {
 #[test]
 fn after_the_limit_the_function_itself_runs() {
     install();
-    let f = CompiledFunction::new(CompileOptions { limit: 2, ..CompileOptions::default() });
+    let f = CompiledFunction::new(CompileOptions {
+        limit: 2,
+        dynamic: Dynamic::Never,
+        ..CompileOptions::default()
+    });
     for n in 1..=4i64 {
         let x = tensor(&vec![1.0; n as usize], &[n]);
         assert_eq!(first(&call(&f, &["x"], &[t(&x)], &double_plus_one).unwrap()), vec![3.0; n as usize]);
@@ -329,7 +334,11 @@ fn a_backend_takes_what_it_supports_and_the_rest_has_reasons() {
 #[test]
 fn a_policy_of_error_refuses_with_the_reason() {
     install();
-    let options = CompileOptions { backends: vec![Arc::new(Picky)], policy: FallbackPolicy::Error, limit: 8 };
+    let options = CompileOptions {
+        backends: vec![Arc::new(Picky)],
+        policy: FallbackPolicy::Error,
+        ..CompileOptions::default()
+    };
     let f = CompiledFunction::new(options);
     let x = tensor(&[1.0], &[1]);
     let body = |inputs: &[Value]| Ok(vec![Value::Tensor(op("tp::exp", &[t(tensor_of(&inputs[0]))]))]);

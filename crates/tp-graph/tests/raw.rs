@@ -118,7 +118,7 @@ fn call(f: &CompiledFunction, x: &Tensor) -> Result<Tensor> {
     let args = [t(x)];
     let mut rets = Rets::new();
     if f.call(&args, &mut rets)?.is_none() {
-        let built = f.build(&args, &names(&["x"]), &mut |inputs| {
+        let built = f.build(&args, &names(&["x"]), &[], &mut |inputs| {
             let y = op("tp::mul.Scalar", &[t(inputs[0].tensor().unwrap()), num(2.0)]);
             Ok((vec![Value::Tensor(op("tp::add.Scalar", &[t(&y), num(1.0)]))], Box::new(())))
         })?;

@@ -1,18 +1,18 @@
 //! Symbolic sizes as Python objects: `SymInt`, what comparing one gives (`SymBool`), `check`, and the context of a fake
-//! rule, which makes fresh ones. An object knows the table of its capture; with those of another it does not mix.
+//! rule, which makes fresh ones (`context`). An object knows the table of its capture; with those of another it does not mix.
 
+mod context;
+mod numbers;
 mod statements;
 
 use crate::error::{IntoPyResult, guarded};
-use crate::hot::sizes::size_object;
 use pyo3::basic::CompareOp;
 use pyo3::exceptions::PyZeroDivisionError;
 use pyo3::prelude::*;
-use pyo3::types::PyInt;
+use pyo3::types::{PyInt, PyType};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use tp_dispatch::fake::dynamic::{self, FakeContext};
-use tp_dispatch::{Error, host};
+use tp_dispatch::{Error, Result, host};
 use tp_graph::capture::watch;
 use tp_tensor::symbols::{Poly, Relation, Statement, Symbols};
 use tp_tensor::{Dim, TensorError};
@@ -33,10 +33,6 @@ pub struct PySymBool {
     statement: Statement,
     table: Arc<Symbols>,
 }
-
-/// The context of the fake rule that is running: `library.get_ctx()`.
-#[pyclass(frozen, name = "FakeContext", module = "tensorplay.library")]
-pub struct PyFakeContext(FakeContext);
 
 /// The number that an object stands for in a table; None where it is none.
 fn operand(obj: &Bound<'_, PyAny>, table: &Arc<Symbols>) -> PyResult<Option<Poly>> {
@@ -102,13 +98,22 @@ impl PySymInt {
         object(py, poly, &self.table)
     }
 
+    /// Whether every symbol in it is the size of an input.
+    fn is_of_inputs(&self) -> bool {
+        let mut all = true;
+        self.poly.for_each_symbol(&mut |id| all &= Dim::symbol(id).as_unbacked().is_none());
+        all
+    }
+
     /// The quotient rounded down and the divisor; None where `by` is no number.
     fn divided(&self, by: &Bound<'_, PyAny>, sign: &str) -> PyResult<Option<(Poly, Poly)>> {
         let py = by.py();
         let Some(by) = operand(by, &self.table)? else { return Ok(None) };
-        let Some(number) = by.as_constant() else {
+        let number = by.as_constant().or_else(|| self.table.settle(&by));
+        let Some(number) = number else {
             return Err(needed(format!("{} {sign} {by}", self.poly))).py(py);
         };
+        let by = Poly::constant(number);
         if number == 0 {
             return Err(PyZeroDivisionError::new_err(format!("{} {sign} 0", self.poly)));
         }
@@ -117,16 +122,10 @@ impl PySymInt {
         Ok(Some((quotient, by)))
     }
 
-    /// The bits of a size are the number.
-    #[cold]
-    fn bits(&self, sign: &str, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        Err(needed(format!("{} {sign} {}", self.poly, text(other)?))).py(other.py())
-    }
-
-    /// The number, where ranges and checks leave one only.
-    fn pinned(&self) -> Option<i64> {
-        let range = self.table.range(&self.poly);
-        (range.low == range.high).then(|| i64::try_from(range.low).ok()).flatten()
+    /// The number: where ranges and checks leave one only, or where the size is one of inputs, which later runs are held
+    /// to. An error that names what was asked for where a run alone knows.
+    fn number(&self, what: impl FnOnce() -> String) -> Result<i64> {
+        self.table.settle(&self.poly).ok_or_else(|| needed(what()))
     }
 }
 
@@ -195,20 +194,20 @@ impl PySymInt {
         guarded(|| Ok((self.__floordiv__(by)?, self.__mod__(by)?)))
     }
 
-    fn __truediv__(&self, py: Python<'_>, by: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| Err(needed(format!("{} / {}", self.poly, text(by)?))).py(py))
+    fn __truediv__<'py>(&self, by: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__truediv__", "/", by, false))
     }
 
-    fn __rtruediv__(&self, py: Python<'_>, of: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| Err(needed(format!("{} / ({})", text(of)?, self.poly))).py(py))
+    fn __rtruediv__<'py>(&self, of: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__rtruediv__", "/", of, true))
     }
 
-    fn __rfloordiv__(&self, py: Python<'_>, of: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| Err(needed(format!("{} // ({})", text(of)?, self.poly))).py(py))
+    fn __rfloordiv__<'py>(&self, of: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__rfloordiv__", "//", of, true))
     }
 
-    fn __rmod__(&self, py: Python<'_>, of: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| Err(needed(format!("{} % ({})", text(of)?, self.poly))).py(py))
+    fn __rmod__<'py>(&self, of: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__rmod__", "%", of, true))
     }
 
     fn __neg__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -247,6 +246,12 @@ impl PySymInt {
 
     fn __hash__(&self) -> PyResult<u64> {
         guarded(|| {
+            // Equal to a number, found where that is.
+            if self.is_of_inputs()
+                && let Some(number) = self.table.settle(&self.poly)
+            {
+                return Ok(number as u64);
+            }
             let mut h = DefaultHasher::new();
             (self.poly.to_string(), Arc::as_ptr(&self.table) as usize).hash(&mut h);
             Ok(h.finish())
@@ -262,7 +267,7 @@ impl PySymInt {
     }
 
     fn __index__(&self, py: Python<'_>) -> PyResult<i64> {
-        guarded(|| self.pinned().ok_or_else(|| needed(self.poly.to_string())).py(py))
+        guarded(|| self.number(|| self.poly.to_string()).py(py))
     }
 
     fn __int__(&self, py: Python<'_>) -> PyResult<i64> {
@@ -276,6 +281,11 @@ impl PySymInt {
     /// A text that a function under capture makes would say the symbol in every run.
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         guarded(|| {
+            if self.is_of_inputs()
+                && let Some(number) = self.table.settle(&self.poly)
+            {
+                return Ok(number.to_string());
+            }
             if tp_graph::capture::active() {
                 return Err(watch::refused(needed(format!("the text of {}", self.poly)))).py(py);
             }
@@ -298,7 +308,9 @@ impl PySymInt {
             let exponent = operand(by, &self.table)?.and_then(|p| p.as_constant());
             let Some(exponent) = exponent.filter(|e| (0..=MOST_FACTORS).contains(e) && modulus.is_none())
             else {
-                return Err(needed(format!("{} ** {}", self.poly, text(by)?))).py(py);
+                let what = format!("{} ** {}", self.poly, text(by)?);
+                let number = self.number(|| what).py(py)?.into_pyobject(py)?.into_any();
+                return py.import("builtins")?.call_method1("pow", (number, by, modulus));
             };
             let one = Some(Poly::constant(1));
             let power = (0..exponent).fold(one, |p, _| p.and_then(|p| p.times(&self.poly)));
@@ -307,16 +319,24 @@ impl PySymInt {
         })
     }
 
-    fn __rpow__(&self, of: &Bound<'_, PyAny>, _modulus: Option<Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
-        guarded(|| Err(needed(format!("{} ** ({})", text(of)?, self.poly))).py(of.py()))
+    fn __rpow__<'py>(
+        &self,
+        of: &Bound<'py, PyAny>,
+        _modulus: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__rpow__", "**", of, true))
     }
 
     /// A size is whole: rounding to tens and hundreds alone depends on the number.
     #[pyo3(signature = (ndigits = None))]
-    fn __round__(slf: PyRef<'_, Self>, ndigits: Option<i64>) -> PyResult<PyRef<'_, Self>> {
+    fn __round__<'py>(slf: &Bound<'py, Self>, ndigits: Option<i64>) -> PyResult<Bound<'py, PyAny>> {
         guarded(|| match ndigits {
-            Some(digits) if digits < 0 => Err(needed(format!("round({}, {digits})", slf.poly))).py(slf.py()),
-            _ => Ok(slf),
+            Some(digits) if digits < 0 => {
+                let (py, size) = (slf.py(), slf.get());
+                let number = size.number(|| format!("round({}, {digits})", size.poly)).py(py)?;
+                number.into_pyobject(py)?.call_method1("__round__", (digits,))
+            }
+            _ => Ok(slf.clone().into_any()),
         })
     }
 
@@ -334,61 +354,71 @@ impl PySymInt {
 
     fn __abs__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         guarded(|| {
-            let range = self.table.range(&self.poly);
-            match (range.low >= 0, range.high <= 0) {
-                (true, _) => object(py, self.poly.clone(), &self.table),
-                (_, true) => self.__neg__(py),
-                _ => Err(needed(format!("abs({})", self.poly))).py(py),
+            let zero = Poly::constant(0);
+            let statement = Statement { left: self.poly.clone(), relation: Relation::Ge, right: zero };
+            match self.table.decide(&statement) {
+                Some(true) => object(py, self.poly.clone(), &self.table),
+                Some(false) => self.__neg__(py),
+                None => Err(needed(format!("abs({})", self.poly))).py(py),
             }
         })
     }
 
-    fn __invert__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        guarded(|| Err(needed(format!("~({})", self.poly))).py(py))
+    fn __invert__(&self, py: Python<'_>) -> PyResult<i64> {
+        guarded(|| self.number(|| format!("~({})", self.poly)).py(py).map(|v| !v))
     }
 
-    fn __lshift__(&self, by: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| self.bits("<<", by))
+    fn __lshift__<'py>(&self, by: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__lshift__", "<<", by, false))
     }
 
-    fn __rlshift__(&self, of: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| self.bits("<<", of))
+    fn __rlshift__<'py>(&self, of: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__rlshift__", "<<", of, true))
     }
 
-    fn __rshift__(&self, by: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| self.bits(">>", by))
+    fn __rshift__<'py>(&self, by: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__rshift__", ">>", by, false))
     }
 
-    fn __rrshift__(&self, of: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| self.bits(">>", of))
+    fn __rrshift__<'py>(&self, of: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__rrshift__", ">>", of, true))
     }
 
-    fn __and__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| self.bits("&", other))
+    fn __and__<'py>(&self, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__and__", "&", other, false))
     }
 
-    fn __rand__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| self.bits("&", other))
+    fn __rand__<'py>(&self, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__rand__", "&", other, true))
     }
 
-    fn __or__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| self.bits("|", other))
+    fn __or__<'py>(&self, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__or__", "|", other, false))
     }
 
-    fn __ror__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| self.bits("|", other))
+    fn __ror__<'py>(&self, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__ror__", "|", other, true))
     }
 
-    fn __xor__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| self.bits("^", other))
+    fn __xor__<'py>(&self, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__xor__", "^", other, false))
     }
 
-    fn __rxor__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| self.bits("^", other))
+    fn __rxor__<'py>(&self, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__rxor__", "^", other, true))
     }
 
-    fn __rdivmod__(&self, of: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        guarded(|| Err(needed(format!("divmod({}, {})", text(of)?, self.poly))).py(of.py()))
+    fn __rdivmod__<'py>(&self, of: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.on_number("__rdivmod__", "divmod", of, true))
+    }
+
+    /// What only symbols of data are told by; a size of an input stands for an int.
+    #[getter]
+    fn __class__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyType>> {
+        guarded(|| match self.is_of_inputs() {
+            true => Ok(py.get_type::<PyInt>()),
+            false => Ok(py.get_type::<PySymInt>()),
+        })
     }
 }
 
@@ -408,66 +438,6 @@ impl PySymBool {
     }
 }
 
-#[pymethods]
-impl PyFakeContext {
-    /// A fresh size from `min` to `max` (no upper bound for None): what the kernel's output has on that axis is known in
-    /// a run only. It must be the size of an axis of some output, or a multiple of it.
-    #[pyo3(signature = (min = None, max = None))]
-    fn new_dynamic_size(
-        &self,
-        py: Python<'_>,
-        min: Option<Bound<'_, PyAny>>,
-        max: Option<Bound<'_, PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        guarded(|| {
-            let low = min.map(|v| self.bound("min", &v)).transpose()?.unwrap_or(0);
-            let high = max.map(|v| self.bound("max", &v)).transpose()?;
-            let size = self.0.new_size(low, high).py(py)?;
-            // SAFETY: lock held.
-            unsafe { Bound::from_owned_ptr_or_err(py, size_object(size.raw())).map(Bound::unbind) }
-        })
-    }
-
-    /// Whether both are of the same run of a fake rule.
-    fn __eq__(&self, other: &PyFakeContext) -> PyResult<bool> {
-        guarded(|| Ok(self.0 == other.0))
-    }
-
-    fn __hash__(&self) -> PyResult<u64> {
-        guarded(|| {
-            let mut hasher = DefaultHasher::new();
-            self.0.hash(&mut hasher);
-            Ok(hasher.finish())
-        })
-    }
-
-    fn __repr__(&self) -> PyResult<String> {
-        guarded(|| Ok(format!("<context of the fake rule of {}>", self.0.op().name())))
-    }
-}
-
-impl PyFakeContext {
-    fn bound(&self, name: &str, v: &Bound<'_, PyAny>) -> PyResult<i64> {
-        let refuse = |e: Error| Err(e.with_op(self.0.op().name())).py(v.py());
-        if let Ok(size) = v.cast::<PySymInt>() {
-            let message = format!("{name} must be a number, got the symbolic size {}", size.get().poly);
-            return refuse(Error::value("TP1170", message));
-        }
-        if !v.is_instance_of::<PyInt>() {
-            let got = v.get_type().name()?.to_string();
-            return refuse(Error::argument("TP1002", format!("{name} must be an int, got {got}")));
-        }
-        let fits = v.extract::<i64>();
-        fits.or_else(|_| refuse(Error::value("TP1170", format!("{name} must fit in 64 bits, got {v}"))))
-    }
-}
-
-/// The context of the fake rule that runs on this thread.
-#[pyfunction]
-fn get_ctx(py: Python<'_>) -> PyResult<PyFakeContext> {
-    guarded(|| Ok(PyFakeContext(dynamic::context().py(py)?)))
-}
-
 /// Sizes of a graph as objects, whatever table is in force.
 pub fn size_objects<'py>(
     py: Python<'py>,
@@ -485,7 +455,6 @@ pub fn size_objects<'py>(
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<PySymInt>()?;
     m.add_class::<PySymBool>()?;
-    m.add_class::<PyFakeContext>()?;
-    m.add_function(wrap_pyfunction!(get_ctx, m)?)?;
+    context::register(m)?;
     statements::register(m)
 }

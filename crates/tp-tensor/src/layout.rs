@@ -386,6 +386,38 @@ impl Layout {
         Some(Layout { sizes: Dims::from_slice(sizes), strides, offset: self.offset })
     }
 
+    /// As `view`, where a symbol is among the numbers: what it depends on must be decided.
+    pub fn symbolic_view(&self, sizes: &[i64]) -> Result<Option<Layout>> {
+        let is = |a: i64, b: i64| symbols::require(a, Relation::Eq, b);
+        let contiguous = Layout { offset: self.offset, ..Layout::contiguous(sizes) };
+        if self.is_contiguous() || is(symbols::product(&self.sizes)?, 0)? {
+            return Ok(Some(contiguous));
+        }
+        let mut strides: Dims = smallvec![0; sizes.len()];
+        let (mut new, mut old) = (sizes.len(), self.ndim());
+        while old > 0 {
+            let inner = self.strides[old - 1];
+            let mut count = self.sizes[old - 1];
+            while old > 1
+                && (is(self.sizes[old - 2], 1)? || is(self.strides[old - 2], symbols::mul(count, inner)?)?)
+            {
+                old -= 1;
+                count = symbols::mul(count, self.sizes[old - 1])?;
+            }
+            old -= 1;
+            let mut taken = 1;
+            while new > 0 && (symbols::require(taken, Relation::Lt, count)? || is(sizes[new - 1], 1)?) {
+                new -= 1;
+                strides[new] = symbols::mul(taken, inner)?;
+                taken = symbols::mul(taken, sizes[new])?;
+            }
+            if !is(taken, count)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Layout { sizes: Dims::from_slice(sizes), strides, offset: self.offset }))
+    }
+
     /// Smallest and one past the largest element index reached; (offset, offset) for empty tensors.
     pub fn extent(&self) -> Option<(i64, i64)> {
         let (mut low, mut high) = (self.offset, self.offset);

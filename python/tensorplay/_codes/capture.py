@@ -98,6 +98,11 @@ tp.compile(f)(tp.ones((2,)))
 w = tp.ones((2,)).requires_grad_()
 tp.compile(lambda x: tp.autograd.grad(tp.sum(x * w), [w])[0])(w * 2.0)
 """,
+    "TP4040": """
+x = tp.ones((4,))
+tp.compiler.mark_dynamic(x, 0)
+tp.compile(lambda x: x.reshape((4,)))(x)
+""",
     "TP4106": "tp.compile(3)",
     "TP4107": 'tp.compile(lambda x: x + 1.0, backend="none")',
     "TP4105": "tp.compile(lambda x: x + 1.0, backend=None)",

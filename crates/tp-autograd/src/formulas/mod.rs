@@ -12,8 +12,8 @@ mod softmax;
 
 use crate::rule::{BackwardCtx, Gradients, Short, VjpRule};
 use crate::tape::{Node, Saver};
-use tp_dispatch::{Call, Error, Result, Value};
-use tp_tensor::{DType, Dims, Tensor, TensorError, layout};
+use tp_dispatch::{Call, Result, Value};
+use tp_tensor::{DType, Dim, Dims, Tensor, layout, symbols};
 
 /// A rule made of functions.
 pub(crate) struct Named {
@@ -160,16 +160,12 @@ fn axis_of(axis: i64, ndim: usize) -> Result<i64> {
     Ok(layout::normalize_axis(axis, ndim)? as i64)
 }
 
-/// How many elements were reduced into one.
-fn reduced_count(sizes: &[i64], axes: Option<&[i64]>) -> Result<f64> {
-    let mut count = 1.0;
-    for (i, &size) in sizes.iter().enumerate() {
-        if axes.is_none_or(|a| a.contains(&(i as i64))) {
-            let known = tp_tensor::Dim::from_raw(size)
-                .as_known()
-                .ok_or_else(|| Error::from(TensorError::Symbolic(size)))?;
-            count *= known as f64;
-        }
+/// How many elements were reduced into one: a float, or an int that is a symbolic size.
+fn reduced_count(sizes: &[i64], axes: Option<&[i64]>) -> Result<Value> {
+    let is_reduced = |i: usize| axes.is_none_or(|a| a.contains(&(i as i64)));
+    let reduced = || sizes.iter().enumerate().filter(|(i, _)| is_reduced(*i)).map(|(_, &size)| size);
+    if reduced().any(|size| Dim::from_raw(size).is_symbol()) {
+        return Ok(Value::Int(reduced().try_fold(1, symbols::mul)?));
     }
-    Ok(count)
+    Ok(Value::Float(reduced().map(|size| size as f64).product()))
 }

@@ -5,7 +5,7 @@ use super::{Named, axes_of, dtype_bits, dtype_of_bits, reduced_count};
 use crate::ops;
 use crate::rule::{BackwardCtx, Gradients};
 use crate::tape::{Node, Saver};
-use tp_dispatch::{Arg, Call, Result, state};
+use tp_dispatch::{Arg, Call, Result, Value, state};
 use tp_tensor::{DType, Dims, Scalar, Tensor, symbols};
 
 pub(super) static RULES: &[Named] = &[
@@ -30,7 +30,7 @@ fn save_axes(call: &Call<'_>, saver: &mut Saver<'_>, keepdims: usize) -> Result<
             gone.sort_unstable();
             saver.ints(&gone);
         }
-        _ => saver.value(tp_dispatch::Value::None),
+        _ => saver.value(Value::None),
     }
     Ok(axes)
 }
@@ -80,19 +80,33 @@ fn sum_of_all(node: &Node, grad: &Tensor) -> Option<Result<Tensor>> {
 
 fn save_mean(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
     let axes = save_axes(call, saver, 2)?;
-    saver.value(tp_dispatch::Value::Float(reduced_count(call.tensor(0)?.sizes(), axes.as_deref())?));
+    saver.value(reduced_count(call.tensor(0)?.sizes(), axes.as_deref())?);
     Ok(())
 }
 
 fn float_value(ctx: &BackwardCtx<'_>, k: usize) -> f64 {
-    if let tp_dispatch::Value::Float(v) = ctx.value(k) { *v } else { 1.0 }
+    if let Value::Float(v) = ctx.value(k) { *v } else { 1.0 }
 }
 
 fn mean(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
-    let count = Scalar::Float(float_value(ctx, 1));
-    let share = ops::DIV_SCALAR.call(&[Arg::Tensor(grad), Arg::Scalar(count)])?;
+    let share = match *ctx.value(1) {
+        // The type that a number takes part with.
+        Value::Int(count) => {
+            let wide = if grad.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+            ops::astype(ops::div(grad, &size_of(count, wide, grad)?)?, grad.dtype())?
+        }
+        _ => {
+            let count = Scalar::Float(float_value(ctx, 1));
+            ops::DIV_SCALAR.call(&[Arg::Tensor(grad), Arg::Scalar(count)])?
+        }
+    };
     out.set(0, spread(ctx, &share)?);
     Ok(())
+}
+
+/// A symbolic size as a 0-d tensor beside `like`.
+fn size_of(count: i64, dtype: DType, like: &Tensor) -> Result<Tensor> {
+    ops::COUNT.call(&[Arg::Int(count), Arg::DType(dtype), Arg::Device(like.device())])
 }
 
 fn save_extremum(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
@@ -139,12 +153,15 @@ fn save_var(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
     let x = call.tensor(0)?;
     let axes = save_axes(call, saver, 3)?;
     let correction = call.scalar(2)?.to::<f64>();
-    let count = reduced_count(x.sizes(), axes.as_deref())?;
-    saver.value(tp_dispatch::Value::Float((count - correction).max(0.0)));
+    saver.value(match reduced_count(x.sizes(), axes.as_deref())? {
+        Value::Float(count) => Value::Float((count - correction).max(0.0)),
+        symbolic => symbolic,
+    });
     match axes {
         Some(axes) => saver.ints(&axes),
-        None => saver.value(tp_dispatch::Value::None),
+        None => saver.value(Value::None),
     }
+    saver.value(Value::Float(correction));
     saver.input(x);
     Ok(())
 }
@@ -152,7 +169,20 @@ fn save_var(call: &Call<'_>, saver: &mut Saver<'_>) -> Result<()> {
 fn var(ctx: &BackwardCtx<'_>, grad: &Tensor, out: &mut Gradients<'_>) -> Result<()> {
     let x = ctx.saved(0)?;
     let mean = ops::MEAN.call(&[Arg::Tensor(&x), ctx.value(2).as_arg(), Arg::Bool(true)])?;
-    let scaled = ops::mul_scalar(&with_axes(ctx, grad)?, 2.0 / float_value(ctx, 1))?;
+    let grad = with_axes(ctx, grad)?;
+    let scaled = match *ctx.value(1) {
+        Value::Int(count) => {
+            let count = size_of(count, DType::F64, &grad)?;
+            let correction = Arg::Scalar(Scalar::Float(-float_value(ctx, 3)));
+            let degrees = ops::ADD_SCALAR.call(&[Arg::Tensor(&count), correction])?;
+            let degrees =
+                ops::MAXIMUM_SCALAR.call(&[Arg::Tensor(&degrees), Arg::Scalar(Scalar::Float(0.0))])?;
+            let one = ops::ONES_LIKE.call(&[Arg::Tensor(&degrees), Arg::None, Arg::None])?;
+            let factor = ops::mul_scalar(&ops::div(&one, &degrees)?, 2.0)?;
+            ops::mul(&grad, &ops::astype(factor, grad.dtype())?)?
+        }
+        _ => ops::mul_scalar(&grad, 2.0 / float_value(ctx, 1))?,
+    };
     out.set(0, ops::mul(&scaled, &ops::sub(&x, &mean)?)?);
     Ok(())
 }

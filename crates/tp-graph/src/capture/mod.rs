@@ -23,8 +23,8 @@ use tp_autograd::tape::SavedHooksOff;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::state::{self, KeyGuard};
 use tp_dispatch::{Arg, Call, DispatchKey, Error, KeySet, Registry, Result, Rets, Value, fake};
-use tp_tensor::Tensor;
 use tp_tensor::symbols::{self, Entered, Symbols};
+use tp_tensor::{Tensor, TensorSpec};
 
 thread_local! {
     static SCOPES: RefCell<Vec<Rc<RefCell<Recorder>>>> = const { RefCell::new(Vec::new()) };
@@ -33,6 +33,7 @@ thread_local! {
 /// Makes the Capture key record. Called once, at start-up.
 pub fn install() {
     Registry::global().install_layer(DispatchKey::Capture, capture_kernel);
+    symbols::located_by(|| tp_dispatch::host::location().map(|at| (at.file, at.line)));
 }
 
 /// True while calls of this thread are being captured. Inside a kernel or a fake rule they are not.
@@ -61,7 +62,11 @@ pub struct Captured {
 
 impl CaptureScope {
     pub fn begin() -> CaptureScope {
-        let table = Symbols::new();
+        CaptureScope::over(Symbols::new())
+    }
+
+    /// A capture whose symbolic sizes are in `table`.
+    pub fn over(table: Arc<Symbols>) -> CaptureScope {
         let recorder = Rc::new(RefCell::new(Recorder::new(table.clone())));
         SCOPES.with(|s| s.borrow_mut().push(recorder.clone()));
         let keys = KeyGuard::new(DispatchKey::Capture.set(), KeySet::EMPTY);
@@ -76,7 +81,7 @@ impl CaptureScope {
 
     /// A fake that stands for `like`, as an input of the graph. It requires a gradient if `like` does.
     pub fn input(&self, like: &Tensor, name: &str, kind: InputKind) -> Result<Tensor> {
-        self.recorder.borrow_mut().input(like, name, kind)
+        self.recorder.borrow_mut().input(like, TensorSpec::of(like), name, kind)
     }
 
     pub fn recorder(&self) -> std::cell::RefMut<'_, Recorder> {
@@ -122,12 +127,23 @@ pub fn capture_graph(
 
 /// Fakes for the tensors among the arguments, the rest unchanged.
 pub fn fake_inputs(scope: &CaptureScope, args: &[Arg<'_>], names: &[Arc<str>]) -> Result<Vec<Value>> {
+    fake_inputs_as(scope, args, names, &|_, t| TensorSpec::of(t))
+}
+
+/// The same with the types that `spec` gives them.
+pub(crate) fn fake_inputs_as(
+    scope: &CaptureScope,
+    args: &[Arg<'_>],
+    names: &[Arc<str>],
+    spec: &dyn Fn(usize, &Tensor) -> TensorSpec,
+) -> Result<Vec<Value>> {
     args.iter()
         .enumerate()
         .map(|(i, arg)| match arg {
             Arg::Tensor(t) => {
                 let name = names.get(i).map_or_else(|| format!("arg{i}"), |n| n.to_string());
-                scope.input(t, &name, InputKind::Argument).map(Value::Tensor)
+                let mut recorder = scope.recorder.borrow_mut();
+                recorder.input(t, spec(i, t), &name, InputKind::Argument).map(Value::Tensor)
             }
             other => Ok(other.to_value()),
         })

@@ -101,11 +101,11 @@ impl Recorder {
         FAKE_ID.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn input(&mut self, like: &Tensor, name: &str, kind: InputKind) -> Result<Tensor> {
+    /// A fake of the type `spec` that stands for `like`.
+    pub fn input(&mut self, like: &Tensor, spec: TensorSpec, name: &str, kind: InputKind) -> Result<Tensor> {
         if let Some(fake) = self.real.get(&like.id()) {
             return Ok(fake.clone());
         }
-        let spec = TensorSpec::of(like);
         let fake = Tensor::fake(&spec.sizes, &spec.strides, spec.dtype, spec.device, Self::next_fake_id())?;
         let sharing =
             self.arguments.iter().chain(&self.lifted).find(|t| t.shares_storage(like)).map(Tensor::id);
@@ -201,7 +201,7 @@ impl Recorder {
     fn lift(&mut self, t: &Tensor) -> Result<Tensor> {
         self.reach(t);
         let name = format!("lifted{}", self.lifted.len());
-        let fake = self.input(t, &name, InputKind::Lifted)?;
+        let fake = self.input(t, TensorSpec::of(t), &name, InputKind::Lifted)?;
         // The layers above see the real tensor; its twin takes no part in differentiation.
         if self.lifted.last().is_some_and(|last| last.same(t)) {
             fake.set_requires_grad(false);

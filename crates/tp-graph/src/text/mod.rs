@@ -13,8 +13,9 @@
 //! `argument`, then `shares %n`. Types: dtype and sizes, `strides [..]` unless contiguous, `on device` unless cpu;
 //! a type without sizes is no tensor. Results: nothing, one, or several in parentheses; a returned list is in
 //! brackets. Arguments: values, literals in Python's spelling, sizes (`2*u0 + 1`), lists. Behind the inputs stand the
-//! symbolic sizes with their ranges (`size u0 in [2, 10]`, `size u1 >= 0`), then the checks (`check u0 < u1, "why"`, with
-//! `# at file:line`). Comment items, in this order and separated
+//! symbolic sizes with their ranges (`size u0 in [2, 10]`, `size u1 >= 0`), those of inputs with the size of the capture
+//! (`size s0 >= 2, captured at 5`), then the checks (`check u0 < u1, "why"`, with `# at file:line`), then what runs are
+//! held to before they start (`guard s0 > 3`). Comment items, in this order and separated
 //! by `; `: effects, alias facts (`%3 views %2`, `%3 is %2`), `backward`, `at file:line`.
 
 mod lex;

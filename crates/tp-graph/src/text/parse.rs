@@ -7,7 +7,7 @@ use crate::ir::{Alias, Const, Graph, InputKind, Operand, Target, ValueType};
 use smallvec::SmallVec;
 use tp_dispatch::host::Location;
 use tp_dispatch::{Effects, Phase, Result};
-use tp_tensor::symbols::{self, Check, Relation, Statement, Symbols};
+use tp_tensor::symbols::{self, Check, Relation, SizeGuard, Statement, Symbols};
 use tp_tensor::{DType, Device, Dim, TensorSpec, dim::Dims};
 
 pub(super) fn graph(text: &str) -> Result<Graph> {
@@ -260,10 +260,14 @@ impl Parser<'_> {
     /// The lines about symbolic sizes.
     fn sizes(&mut self) -> Result<()> {
         while self.cursor.eat_word("size") {
-            let wanted = Dim::unbacked(self.builder.graph().symbols.len() as u32);
-            if self.size() != Some(wanted.raw()) {
-                return Err(self.cursor.error(&format!("the declaration of {wanted}")));
-            }
+            let table = self.builder.graph().symbols.clone();
+            let inputs = table.inputs().len() as u32;
+            let (input, other) = (Dim::symbol(inputs), Dim::unbacked(table.len() as u32));
+            let is_input = match self.size() {
+                Some(raw) if raw == input.raw() => true,
+                Some(raw) if raw == other.raw() => false,
+                _ => return Err(self.cursor.error(&format!("the declaration of {input} or {other}"))),
+            };
             let (low, high) = if self.cursor.eat(">=") {
                 (self.cursor.int()?, None)
             } else {
@@ -278,16 +282,35 @@ impl Parser<'_> {
             if low < 0 || high.is_some_and(|high| high < low) {
                 return Err(self.cursor.error("a range of sizes"));
             }
-            self.builder.graph().symbols.declare(low, high);
+            if is_input {
+                self.cursor.expect(",")?;
+                self.cursor.expect("captured at")?;
+                let hint = self.cursor.int()?;
+                table.declare_input(low, high, hint);
+            } else {
+                table.declare(low, high);
+            }
         }
         while self.cursor.eat_word("check") {
             let check = self.check()?;
             self.builder.graph().symbols.check(check);
         }
+        while self.cursor.eat_word("guard") {
+            let statement = self.statement()?;
+            let at = self.comment()?.location.map(|at| (at.file, at.line));
+            self.builder.graph().symbols.guard(SizeGuard { statement, at });
+        }
         Ok(())
     }
 
     fn check(&mut self) -> Result<Check> {
+        let statement = self.statement()?;
+        let message = if self.cursor.eat(",") { Some(self.cursor.string()?.into()) } else { None };
+        let at = self.comment()?.location.map(|at| (at.file, at.line));
+        Ok(Check { statement, message, at })
+    }
+
+    fn statement(&mut self) -> Result<Statement> {
         let table = self.builder.graph().symbols.clone();
         let side = |p: &mut Self| {
             p.cursor.skip_space();
@@ -298,10 +321,7 @@ impl Parser<'_> {
         let left = side(self)?;
         let relation = Relation::ALL.into_iter().find(|r| self.cursor.eat(r.text()));
         let relation = relation.ok_or_else(|| self.cursor.error("a comparison"))?;
-        let right = side(self)?;
-        let message = if self.cursor.eat(",") { Some(self.cursor.string()?.into()) } else { None };
-        let at = self.comment()?.location.map(|at| (at.file, at.line));
-        Ok(Check { statement: Statement { left, relation, right }, message, at })
+        Ok(Statement { left, relation, right: side(self)? })
     }
 
     fn value_type(&mut self) -> Result<ValueType> {

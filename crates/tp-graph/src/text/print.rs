@@ -3,6 +3,7 @@
 use crate::entity::ValueId;
 use crate::ir::{Alias, Const, Graph, Input, InputKind, Node, Operand, Output, ValueType};
 use std::fmt::{self, Display, Formatter, Write};
+use std::sync::Arc;
 use tp_dispatch::{Effects, Phase};
 use tp_tensor::{Dim, Scalar, symbols};
 
@@ -38,8 +39,11 @@ fn header(graph: &Graph, f: &mut Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// What is declared of symbolic sizes, and what has been checked of them.
+/// What is declared of symbolic sizes, what has been checked of them, and what runs are held to before they start.
 fn sizes(graph: &Graph, f: &mut Formatter<'_>) -> fmt::Result {
+    for (id, input) in (0..).zip(graph.symbols.inputs()) {
+        writeln!(f, "  size {}, captured at {}", input.declared().of(Dim::symbol(id)), input.hint)?;
+    }
     for id in 0..graph.symbols.len() as u32 {
         if let Some(range) = graph.symbols.declared(id) {
             writeln!(f, "  size {}", range.of(Dim::unbacked(id)))?;
@@ -51,14 +55,23 @@ fn sizes(graph: &Graph, f: &mut Formatter<'_>) -> fmt::Result {
             f.write_str(", ")?;
             quote(message, f)?;
         }
-        if let Some((file, line)) = &check.at {
-            f.write_str("  # at ")?;
-            escape(file, false, f)?;
-            write!(f, ":{line}")?;
-        }
-        f.write_char('\n')?;
+        place(&check.at, f)?;
+    }
+    for guard in graph.symbols.guards() {
+        write!(f, "  guard {}", guard.statement)?;
+        place(&guard.at, f)?;
     }
     Ok(())
+}
+
+/// Where a statement was made, and the end of its line.
+fn place(at: &Option<(Arc<str>, u32)>, f: &mut Formatter<'_>) -> fmt::Result {
+    if let Some((file, line)) = at {
+        f.write_str("  # at ")?;
+        escape(file, false, f)?;
+        write!(f, ":{line}")?;
+    }
+    f.write_char('\n')
 }
 
 fn input_text(graph: &Graph, input: &Input, out: &mut String) -> fmt::Result {

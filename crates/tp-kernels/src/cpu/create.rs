@@ -133,6 +133,10 @@ pub fn linspace(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     converted(&made, out, rets)
 }
 
+pub fn count(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
+    filled(rule::count(call)?, Scalar::Int(call.int(0)?), rets)
+}
+
 pub fn eye(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let out = promised(rule::eye(call)?)?;
     let k = call.int(2)?;

@@ -3,7 +3,7 @@
 use crate::fake::{contiguous, known};
 use tp_dispatch::{Call, Error, FakeOuts, Result};
 use tp_tensor::promote::{DEFAULT_FLOAT, DEFAULT_INT, default_dtype};
-use tp_tensor::{DType, Device, Dims, Scalar, TensorError, TensorSpec, layout};
+use tp_tensor::{DType, Device, Dims, Scalar, TensorError, TensorSpec, layout, symbols};
 
 /// Dtype and device given as keyword arguments from index `at` on, else these.
 fn options(call: &Call<'_>, at: usize, dtype: DType, device: Device) -> (DType, Device) {
@@ -23,7 +23,7 @@ fn of_sizes(sizes: &[i64], (dtype, device): (DType, Device)) -> Result<Plan> {
 
 /// The plan as a fake output.
 pub fn fresh(plan: Plan) -> Result<FakeOuts> {
-    if known(&plan.sizes).is_ok() {
+    if !symbols::given(&plan.sizes) {
         layout::checked_numel(&plan.sizes, plan.dtype.itemsize())?;
     }
     Ok(contiguous(&plan.sizes, plan.dtype, plan.device))
@@ -145,6 +145,11 @@ pub fn linspace(call: &Call<'_>) -> Result<Plan> {
     held(call.scalar(0)?, options.0)?;
     held(call.scalar(1)?, options.0)?;
     of_sizes(&[call.int(2)?], options)
+}
+
+/// A 0-d tensor of a size.
+pub fn count(call: &Call<'_>) -> Result<Plan> {
+    of_sizes(&[], options(call, 1, DEFAULT_FLOAT, Device::CPU))
 }
 
 pub fn eye(call: &Call<'_>) -> Result<Plan> {

@@ -1,6 +1,5 @@
 //! What view operations make: a layout from a layout. Kernel and fake rule of a view are both this.
 
-use crate::fake::known;
 use crate::fake::reduce::distinct_axes;
 use tp_dispatch::{Call, Error, Result};
 use tp_tensor::layout::normalize_axis;
@@ -56,9 +55,9 @@ pub fn reshape(call: &Call<'_>) -> Result<Shaped> {
     if x.is_contiguous() {
         return Ok(Shaped::View(Layout { offset: x.offset(), ..Layout::contiguous(&sizes) }));
     }
-    known(x.sizes())?;
-    known(x.strides())?;
-    Ok(x.layout().view(&sizes).map_or(Shaped::Copy(sizes), Shaped::View))
+    let symbolic = symbols::any(x.sizes()) || symbols::any(x.strides()) || symbols::any(&sizes);
+    let view = if symbolic { x.layout().symbolic_view(&sizes)? } else { x.layout().view(&sizes) };
+    Ok(view.map_or(Shaped::Copy(sizes), Shaped::View))
 }
 
 pub fn view(call: &Call<'_>) -> Result<Layout> {

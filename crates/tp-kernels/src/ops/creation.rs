@@ -120,6 +120,13 @@ pub static ROWS: &[Row] = &[
         NONE,
         doc = "A matrix with ones on diagonal `k` (0 the main one, above it positive) and zeros elsewhere. dtype: float32 unless given."
     ),
+    op!(
+        ["count_backward(SymInt count, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
+        Some(|call| fake::fresh(fake::count(call)?)),
+        create::count,
+        NONE,
+        doc = "A size as a 0-d tensor, for rules that divide by one which only a run knows. dtype: float32 unless given."
+    ),
     // Random numbers, from the generator that `random::manual_seed` seeds.
     op!(
         [

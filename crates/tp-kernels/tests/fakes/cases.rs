@@ -332,6 +332,7 @@ pub fn cases(op: OpHandle) -> Vec<Args> {
         "searchsorted" => with(&SOME, &[vec![Value::Tensor(f32s(&[2, 1], &[0.5, 2.0]))]]),
         "matmul" => products(),
         "concat" | "stack" => joins(name),
+        "count_backward" => vec![vec![Value::Int(3), Value::None, Value::None]],
         "slice_backward" => vec![vec![
             Value::Tensor(iota(&[2, 1], DType::F32)),
             ints(&[2, 3]),

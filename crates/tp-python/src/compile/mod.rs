@@ -2,6 +2,7 @@
 //! that Python adapters provide.
 
 mod backend;
+mod dynamic;
 mod notice;
 mod object;
 mod plugged;
@@ -24,9 +25,10 @@ use backend::{Background, PyBackend};
 pub use object::init_type;
 
 /// Makes a compiled function. `backends` in order of preference, all known; `policy` is record, warn or error; with
-/// `background` adapters make their code on another thread.
+/// `background` adapters make their code on another thread; `dynamic` is None for symbols on the second size, True for
+/// symbols at once, False for none.
 #[pyfunction]
-#[pyo3(signature = (func, *, backends, policy, limit, parameters, background=false))]
+#[pyo3(signature = (func, *, backends, policy, limit, parameters, background, dynamic))]
 fn compile_function<'py>(
     py: Python<'py>,
     func: &Bound<'py, PyAny>,
@@ -35,6 +37,7 @@ fn compile_function<'py>(
     limit: usize,
     parameters: Vec<String>,
     background: bool,
+    dynamic: Option<bool>,
 ) -> PyResult<Bound<'py, PyAny>> {
     guarded(|| {
         let find = |name: &String| -> PyResult<Arc<dyn Backend>> {
@@ -56,7 +59,8 @@ fn compile_function<'py>(
             }
         };
         let backends = backends.iter().map(find).collect::<PyResult<Vec<_>>>()?;
-        let core = CompiledFunction::new(CompileOptions { backends, policy, limit });
+        let dynamic = dynamic::policy(dynamic);
+        let core = CompiledFunction::new(CompileOptions { backends, policy, limit, dynamic });
         object::new(py, func, Arc::new(core), parameters)
     })
 }

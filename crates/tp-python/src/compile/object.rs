@@ -1,6 +1,7 @@
 //! The compiled function as a Python object with a vectorcall slot. A call whose arguments are tensors and numbers
 //! goes from the stack to the plan without any other object in between; everything else is flattened first.
 
+use super::dynamic;
 use super::notice;
 use super::tree::{self, Call, Flat, FlatCall, Numbers, Tree};
 use crate::error;
@@ -17,7 +18,7 @@ use std::os::raw::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use tp_dispatch::{Arg, Error, Result, Rets, Value, state};
+use tp_dispatch::{Arg, Error, FallbackReason, Result, Rets, Value, state};
 use tp_graph::compile::{Built, CompiledFunction};
 use tp_graph::entry::Entry;
 use tp_graph::report::FallbackPolicy;
@@ -42,7 +43,7 @@ struct Inner {
 struct Results {
     tree: Tree,
     /// The call the entry was captured for: keeps objects guarded by identity alive.
-    _call: FlatCall,
+    _call: Arc<FlatCall>,
 }
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(ptr::null_mut());
@@ -299,14 +300,16 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
     // SAFETY: a live function held by the object.
     let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
     let leaves = flat_call.flat.values.len();
-    let mut flat_call = Some(flat_call);
-    let built = inner.core.build(&args, &flat.names, &mut |values: &[Value]| {
-        let made = flat_call.take().ok_or_else(|| Error::internal("TP9112", "captured twice"))?;
+    let marks = dynamic::marks(py, &args).map_err(error::from_py)?;
+    let made = Arc::new(flat_call);
+    // Called twice where a capture with symbolic sizes does not come about.
+    let built = inner.core.build(&args, &flat.names, &marks, &mut |values: &[Value]| {
         let values = values.get(..leaves).unwrap_or(values);
-        let out = made.call(py, &func, &inner.parameters, values).map_err(error::from_py)?;
+        let out = made.call(py, &func, &inner.parameters, values);
+        let out = out.inspect_err(|e| dynamic::failed(py, e)).map_err(error::from_py)?;
         let mut results = Flat::default();
         let tree = tree::flatten(&out, "result", Numbers::Fixed, &mut results)?;
-        let structure: Box<dyn Any + Send + Sync> = Box::new(Results { tree, _call: made });
+        let structure: Box<dyn Any + Send + Sync> = Box::new(Results { tree, _call: made.clone() });
         Ok((results.values, structure))
     })?;
     drop(args);
@@ -319,6 +322,9 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
             Ok(Found::Entry(entry, flat, true))
         }
         Built::Eager(reason) => {
+            if inner.core.tell_limit() {
+                warn_of(py, std::slice::from_ref(&reason))?;
+            }
             inner.core.note_eager(&reason);
             notice::eager(py, &func, &reason).map_err(error::from_py)?;
             Ok(Found::Eager)
@@ -328,7 +334,10 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
 
 /// One Python warning for each region of a new entry that will not run where it was asked to, at the user's line.
 fn warn(py: Python<'_>, entry: &Entry) -> Result<()> {
-    let reasons = entry.fallbacks();
+    warn_of(py, &entry.fallbacks())
+}
+
+fn warn_of(py: Python<'_>, reasons: &[FallbackReason]) -> Result<()> {
     if reasons.is_empty() {
         return Ok(());
     }

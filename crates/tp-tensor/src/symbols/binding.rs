@@ -11,14 +11,36 @@ use std::sync::Arc;
 /// What runs are held to, apart from the table of the capture: no lock is taken while a plan runs.
 #[derive(Clone, Debug, Default)]
 pub struct Shapes {
+    /// Ranges of the sizes of inputs, then of those that depend on data.
     declared: Vec<Range>,
+    inputs: usize,
     checks: Vec<Check>,
 }
 
 impl Shapes {
     pub fn of(symbols: &Symbols) -> Shapes {
         let inner = symbols.inner.lock();
-        Shapes { declared: inner.unbacked.iter().map(|u| u.declared).collect(), checks: inner.checks.clone() }
+        let inputs = inner.inputs.iter().map(|i| i.bounds.declared);
+        Shapes {
+            declared: inputs.chain(inner.unbacked.iter().map(|u| u.declared)).collect(),
+            inputs: inner.inputs.len(),
+            checks: inner.checks.clone(),
+        }
+    }
+
+    /// Where a symbol's range and value stand.
+    fn index(&self, id: u32) -> usize {
+        match Dim::symbol(id).as_unbacked() {
+            Some(u) => self.inputs + u as usize,
+            None => id as usize,
+        }
+    }
+
+    fn symbol(&self, index: usize) -> Dim {
+        match index.checked_sub(self.inputs) {
+            Some(u) => Dim::unbacked(u as u32),
+            None => Dim::symbol(index as u32),
+        }
     }
 }
 
@@ -71,10 +93,14 @@ impl Binding {
 
     /// The value of an expression whose symbols are bound.
     pub fn eval(&self, poly: &Poly) -> Option<i64> {
-        poly.eval(&|id| {
-            let unbacked = Dim::symbol(id).as_unbacked()?;
-            self.values.get(unbacked as usize).copied().flatten()
-        })
+        poly.eval(&|id| self.values.get(self.shapes.index(id)).copied().flatten())
+    }
+
+    /// Sizes of the inputs, which guards have looked at.
+    pub fn set_inputs(&mut self, sizes: impl Iterator<Item = i64>) {
+        for (value, size) in self.values.iter_mut().zip(sizes) {
+            *value = Some(size);
+        }
     }
 
     /// Meets a real size with the expression promised for it.
@@ -89,7 +115,7 @@ impl Binding {
         let (index, value) = self.solve(poly, size).ok_or_else(unknown)?;
         let declared = self.shapes.declared.get(index).copied().ok_or_else(unknown)?;
         if !(declared.low..=declared.high).contains(&value.into()) {
-            let symbol = Dim::unbacked(index as u32);
+            let symbol = self.shapes.symbol(index);
             return Err(Misfit::Range { symbol, size: value, declared });
         }
         self.values[index] = Some(value);
@@ -120,7 +146,7 @@ impl Binding {
         });
         let (a, b) = poly.linear(open?)?;
         let rest = size.checked_sub(b)?;
-        let index = Dim::symbol(open?).as_unbacked()? as usize;
+        let index = self.shapes.index(open?);
         (rest % a == 0).then_some((index, rest / a))
     }
 

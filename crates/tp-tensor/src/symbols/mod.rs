@@ -3,14 +3,18 @@
 //! rules calculate with symbols without being handed one; nothing here is reached while all sizes are known.
 
 mod binding;
+mod inputs;
 mod numbers;
 mod parse;
 mod poly;
+mod statement;
 
 pub use binding::{Binding, Misfit, Promise, Shapes};
+pub use inputs::{InputSize, SizeGuard, located_by, settled};
 pub use numbers::{given, number, plain};
 pub(crate) use numbers::{listed, shown};
 pub use poly::{Atom, Poly, Range, UNBOUNDED};
+pub use statement::{Check, Relation, Statement};
 
 use crate::dim::Dim;
 use crate::error::TensorError;
@@ -19,8 +23,12 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Result<T> = std::result::Result<T, TensorError>;
+
+/// Tables in force, on all threads.
+static IN_FORCE: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static CURRENT: RefCell<Vec<Arc<Symbols>>> = const { RefCell::new(Vec::new()) };
@@ -34,7 +42,14 @@ pub struct Symbols {
 
 #[derive(Clone, Default)]
 struct Inner {
-    unbacked: Vec<Unbacked>,
+    unbacked: Vec<Bounds>,
+    inputs: Vec<InputSize>,
+    /// What was decided by the sizes of the inputs that the capture ran with.
+    guards: Vec<SizeGuard>,
+    /// The capture is over: nothing is decided that way any more.
+    closed: bool,
+    /// Something was asked of a symbol that it could not answer.
+    gave_up: bool,
     expressions: HashMap<u32, Poly>,
     /// Expressions known not to be negative, and not to be zero.
     facts: Vec<Poly>,
@@ -42,72 +57,11 @@ struct Inner {
     checks: Vec<Check>,
 }
 
-/// A size that depends on data: what its fake rule declared, and what is known by checks since.
-#[derive(Clone, PartialEq, Debug)]
-struct Unbacked {
-    declared: Range,
-    known: Range,
-}
-
-/// How two sizes compare.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Relation {
-    Eq,
-    Ne,
-    Lt,
-    Le,
-    Gt,
-    Ge,
-}
-
-/// A statement about sizes.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Statement {
-    pub left: Poly,
-    pub relation: Relation,
-    pub right: Poly,
-}
-
-/// A statement that the function made with `check`, for every run to confirm.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Check {
-    pub statement: Statement,
-    pub message: Option<Arc<str>>,
-    /// File and line of the user's call.
-    pub at: Option<(Arc<str>, u32)>,
-}
-
-impl Relation {
-    pub const ALL: [Relation; 6] =
-        [Relation::Eq, Relation::Ne, Relation::Le, Relation::Lt, Relation::Ge, Relation::Gt];
-
-    pub fn text(self) -> &'static str {
-        match self {
-            Relation::Eq => "==",
-            Relation::Ne => "!=",
-            Relation::Lt => "<",
-            Relation::Le => "<=",
-            Relation::Gt => ">",
-            Relation::Ge => ">=",
-        }
-    }
-
-    pub fn holds(self, left: i64, right: i64) -> bool {
-        match self {
-            Relation::Eq => left == right,
-            Relation::Ne => left != right,
-            Relation::Lt => left < right,
-            Relation::Le => left <= right,
-            Relation::Gt => left > right,
-            Relation::Ge => left >= right,
-        }
-    }
-}
-
-impl fmt::Display for Statement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {}", self.left, self.relation.text(), self.right)
-    }
+/// What was declared of a symbol, and what is known by checks and guards since.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Bounds {
+    pub declared: Range,
+    pub known: Range,
 }
 
 /// The table in force on this thread until it is dropped.
@@ -115,6 +69,7 @@ pub struct Entered(Arc<Symbols>, std::marker::PhantomData<*const ()>);
 
 impl Drop for Entered {
     fn drop(&mut self) {
+        IN_FORCE.fetch_sub(1, Ordering::Relaxed);
         CURRENT.with(|c| {
             let mut tables = c.borrow_mut();
             // Scopes may end out of order; each removes its own.
@@ -127,8 +82,15 @@ impl Drop for Entered {
 
 /// Puts `symbols` in force on this thread.
 pub fn enter(symbols: Arc<Symbols>) -> Entered {
+    IN_FORCE.fetch_add(1, Ordering::Relaxed);
     CURRENT.with(|c| c.borrow_mut().push(symbols.clone()));
     Entered(symbols, std::marker::PhantomData)
+}
+
+/// False where no thread has a table in force: nothing is symbolic then.
+#[inline]
+pub fn are_in_force() -> bool {
+    IN_FORCE.load(Ordering::Relaxed) != 0
 }
 
 /// The table in force on this thread.
@@ -141,12 +103,17 @@ pub fn any(raw: &[i64]) -> bool {
     raw.iter().any(|&d| Dim::from_raw(d).is_symbol())
 }
 
-fn calculate(a: i64, b: i64, f: impl FnOnce(&Symbols, &Poly, &Poly) -> Option<Poly>) -> Result<i64> {
+fn calculate(a: i64, b: i64, f: impl Fn(&Symbols, &Poly, &Poly) -> Option<Poly>) -> Result<i64> {
     let symbolic = if Dim::from_raw(a).is_symbol() { a } else { b };
     let unknown = || TensorError::Symbolic(symbolic);
     let table = current().ok_or_else(unknown)?;
     let (x, y) = (table.poly(Dim::from_raw(a)), table.poly(Dim::from_raw(b)));
     let (x, y) = (x.ok_or_else(unknown)?, y.ok_or_else(unknown)?);
+    if let Some(p) = f(&table, &x, &y) {
+        return table.name(&p).ok_or_else(unknown);
+    }
+    let settle = |p: &Poly| table.settle(p).map(Poly::constant);
+    let (x, y) = (settle(&x).ok_or_else(unknown)?, settle(&y).ok_or_else(unknown)?);
     f(&table, &x, &y).and_then(|p| table.name(&p)).ok_or_else(unknown)
 }
 
@@ -173,7 +140,16 @@ pub fn sub(a: i64, b: i64) -> Result<i64> {
 
 /// The quotient of two raw sizes where nothing is left over, else an error.
 pub fn exact(a: i64, by: i64) -> Result<i64> {
-    calculate(a, by, |_, x, y| x.exactly_by(y))
+    calculate(a, by, |table, x, y| {
+        if let Some(quotient) = x.exactly_by(y) {
+            return Some(quotient);
+        }
+        // By sizes of inputs it may come out even, which runs are held to then.
+        let number = y.as_constant().filter(|n| *n > 0)?;
+        let quotient = x.floor(number, |p| table.declared_range(p))?;
+        let (left, right) = (quotient.times(y)?, x.clone());
+        (table.decide(&Statement { left: right, relation: Relation::Eq, right: left })?).then_some(quotient)
+    })
 }
 
 /// `a` divided by the known number `by`, which is not 0, and rounded down.
@@ -250,14 +226,15 @@ impl Symbols {
 
     /// A table of its own that begins with what is known here.
     pub fn fork(&self) -> Arc<Symbols> {
-        Arc::new(Symbols { inner: Mutex::new(self.inner.lock().clone()) })
+        let inner = self.inner.lock().clone();
+        Arc::new(Symbols { inner: Mutex::new(Inner { closed: false, ..inner }) })
     }
 
     /// A fresh size that depends on data, between `low` and `high`.
     pub fn declare(&self, low: i64, high: Option<i64>) -> Dim {
         let declared = Range::new(low.into(), high.map_or(UNBOUNDED, i128::from));
         let mut inner = self.inner.lock();
-        inner.unbacked.push(Unbacked { declared, known: declared });
+        inner.unbacked.push(Bounds { declared, known: declared });
         Dim::unbacked(inner.unbacked.len() as u32 - 1)
     }
 
@@ -266,8 +243,10 @@ impl Symbols {
         self.inner.lock().unbacked.len()
     }
 
+    /// Whether there is no symbol at all.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        let inner = self.inner.lock();
+        inner.unbacked.is_empty() && inner.inputs.is_empty()
     }
 
     /// The declared range of a size that depends on data; a high end of `UNBOUNDED` or more is none.
@@ -320,9 +299,11 @@ impl Symbols {
         Some(Statement { left, relation, right })
     }
 
-    /// True or false in every run, by ranges and checks; None where it depends on the run.
+    /// True or false in every run, by ranges and checks, or by what the inputs of the capture are, which runs are then
+    /// held to; None where it depends on the run.
     pub fn decide(&self, s: &Statement) -> Option<bool> {
-        self.inner.lock().decide(s)
+        let known = self.inner.lock().decide(s);
+        known.or_else(|| self.decide_by_inputs(s))
     }
 
     /// Takes a statement to hold from here on; every run will confirm it.
@@ -353,12 +334,8 @@ impl Inner {
         self.range_by(poly, |u| u.known)
     }
 
-    fn range_by(&self, poly: &Poly, of: impl Fn(&Unbacked) -> Range) -> Range {
-        poly.range(&|id| {
-            let unbacked = Dim::symbol(id).as_unbacked();
-            let known = unbacked.and_then(|u| self.unbacked.get(u as usize)).map(&of);
-            known.unwrap_or_else(|| Range::new(0, i64::MAX.into()))
-        })
+    fn range_by(&self, poly: &Poly, of: impl Fn(&Bounds) -> Range) -> Range {
+        poly.range(&|id| self.bounds(id).map_or_else(|| Range::new(0, i64::MAX.into()), &of))
     }
 
     /// `poly >= 0` in every run.
@@ -420,8 +397,8 @@ impl Inner {
 
     /// A bound of one symbol, where the fact is about one.
     fn narrow(&mut self, fact: &Poly) {
-        let Some((index, a, b)) = self.linear(fact) else { return };
-        let known = &mut self.unbacked[index].known;
+        let Some((symbol, a, b)) = self.linear(fact) else { return };
+        let Some(Bounds { known, .. }) = self.bounds_mut(symbol) else { return };
         let (a, b) = (i128::from(a), i128::from(b));
         if a > 0 {
             known.low = known.low.max(-b.div_euclid(a));
@@ -432,8 +409,8 @@ impl Inner {
 
     /// A symbol that is not at one end of its range starts behind it.
     fn exclude(&mut self, zero: &Poly) {
-        let Some((index, a, b)) = self.linear(zero) else { return };
-        let known = &mut self.unbacked[index].known;
+        let Some((symbol, a, b)) = self.linear(zero) else { return };
+        let Some(Bounds { known, .. }) = self.bounds_mut(symbol) else { return };
         let (a, b) = (i128::from(a), i128::from(b));
         if b % a == 0 {
             known.low += i128::from(known.low == -b / a);
@@ -442,12 +419,11 @@ impl Inner {
     }
 
     /// The one symbol of the expression, its factor and the rest, where it is `a * symbol + b`.
-    fn linear(&self, poly: &Poly) -> Option<(usize, i64, i64)> {
+    fn linear(&self, poly: &Poly) -> Option<(u32, i64, i64)> {
         let mut one = None;
         poly.for_each_symbol(&mut |id| one = one.or(Some(id)));
         let (a, b) = poly.linear(one?)?;
-        let index = Dim::symbol(one?).as_unbacked()? as usize;
-        (index < self.unbacked.len()).then_some((index, a, b))
+        Some((one?, a, b))
     }
 }
 
@@ -460,7 +436,9 @@ impl PartialEq for Symbols {
         let facts = |s: &Symbols| {
             let inner = s.inner.lock();
             let declared: Vec<Range> = inner.unbacked.iter().map(|u| u.declared).collect();
-            (declared, inner.checks.clone())
+            let inputs: Vec<(Range, i64)> =
+                inner.inputs.iter().map(|i| (i.bounds.declared, i.hint)).collect();
+            (declared, inputs, inner.checks.clone(), inner.guards.clone())
         };
         facts(self) == facts(other)
     }
@@ -469,6 +447,11 @@ impl PartialEq for Symbols {
 impl fmt::Debug for Symbols {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = self.inner.lock();
-        f.debug_struct("Symbols").field("unbacked", &inner.unbacked).field("checks", &inner.checks).finish()
+        f.debug_struct("Symbols")
+            .field("unbacked", &inner.unbacked)
+            .field("inputs", &inner.inputs)
+            .field("checks", &inner.checks)
+            .field("guards", &inner.guards)
+            .finish()
     }
 }

@@ -272,3 +272,60 @@ impl fmt::Display for Poly {
         Ok(())
     }
 }
+
+/// Where names of symbols come from.
+type Names<'a> = &'a dyn Fn(u32) -> String;
+
+impl Atom {
+    fn named(&self, name: Names<'_>) -> String {
+        match self {
+            Atom::Symbol(id) => name(*id),
+            Atom::Floor(inner) if inner.0.is_sum() => format!("({})//{}", inner.0.named(name), inner.1),
+            Atom::Floor(inner) => format!("{}//{}", inner.0.named(name), inner.1),
+        }
+    }
+}
+
+impl Poly {
+    /// As text over other names of the symbols. A number less the multiples in it is a remainder, `n % 2`.
+    pub fn named(&self, name: Names<'_>) -> String {
+        if let Some((of, by, rest)) = self.remainder() {
+            let of = if of.is_sum() { format!("({})", of.named(name)) } else { of.named(name) };
+            return match rest.as_constant() {
+                Some(0) => format!("{of} % {by}"),
+                _ => format!("{of} % {by} + {}", rest.named(name)),
+            };
+        }
+        let (numbers, products): (Vec<_>, Vec<_>) = self.terms.iter().partition(|(p, _)| p.is_empty());
+        let mut out = String::new();
+        for (product, factor) in products.into_iter().chain(numbers) {
+            out.push_str(match (out.is_empty(), *factor < 0) {
+                (true, true) => "-",
+                (true, false) => "",
+                (false, true) => " - ",
+                (false, false) => " + ",
+            });
+            let size = factor.unsigned_abs();
+            let bare = product.len() == 1 && size == 1;
+            let atom = |a: &Atom| match a {
+                Atom::Floor(_) if !bare => format!("({})", a.named(name)),
+                _ => a.named(name),
+            };
+            let number = (size != 1 || product.is_empty()).then(|| size.to_string());
+            out.push_str(&number.into_iter().chain(product.iter().map(atom)).collect::<Vec<_>>().join("*"));
+        }
+        if out.is_empty() { "0".to_string() } else { out }
+    }
+
+    /// `(p, n, rest)` where this is `p % n + rest`.
+    fn remainder(&self) -> Option<(Poly, i64, Poly)> {
+        let floor = |(product, factor): &(Vec<Atom>, i64)| match product.as_slice() {
+            [Atom::Floor(inner)] if *factor == -inner.1 => Some(inner.clone()),
+            _ => None,
+        };
+        let inner = self.terms.iter().find_map(floor)?;
+        let whole = Poly { terms: vec![(vec![Atom::Floor(inner.clone())], inner.1)] };
+        let rest = self.minus(&inner.0)?.plus(&whole)?;
+        (rest.terms.len() + inner.0.terms.len() < self.terms.len()).then(|| (inner.0.clone(), inner.1, rest))
+    }
+}

@@ -16,7 +16,7 @@ use key::Given;
 use pyo3::ffi;
 use std::os::raw::{c_int, c_void};
 use tp_dispatch::{Arg, Error, Result, state};
-use tp_tensor::{Dim, Tensor, TensorError, symbols};
+use tp_tensor::{Tensor, TensorError, symbols};
 
 unsafe extern "C" fn subscript(op: Obj, key: Obj) -> Obj {
     // SAFETY: a live tensor and key, lock held.
@@ -66,7 +66,7 @@ unsafe extern "C" fn length(op: Obj) -> ffi::Py_ssize_t {
         let Some(&first) = this(op).sizes().first() else {
             return Err(Error::argument("TP1017", "a 0-d tensor has no len()"));
         };
-        out = Dim::from_raw(first).as_known().ok_or(TensorError::Symbolic(first))? as ffi::Py_ssize_t;
+        out = symbols::settled(first).ok_or(TensorError::Symbolic(first))? as ffi::Py_ssize_t;
         Ok(0)
     });
     out
@@ -77,7 +77,7 @@ unsafe extern "C" fn at(op: Obj, i: ffi::Py_ssize_t) -> Obj {
     // SAFETY: as above.
     ret::guard(|| unsafe {
         let t = this(op);
-        if t.sizes().first().is_some_and(|&n| i as i64 >= n && !Dim::from_raw(n).is_symbol()) {
+        if t.sizes().first().and_then(|&n| symbols::settled(n)).is_some_and(|n| i as i64 >= n) {
             ffi::PyErr_SetString(ffi::PyExc_IndexError, c"index out of range".as_ptr());
             return Ok(std::ptr::null_mut());
         }

@@ -77,10 +77,15 @@ unsafe fn item(obj: Obj) -> Result<Item> {
             return array(this(obj).clone());
         }
         if ffi::PySlice_Check(obj) != 0 {
+            // Unpacking asks for numbers, which would settle symbols of inputs.
+            if symbols::are_in_force()
+                && let Some(bounds) = symbolic_slice(obj)?
+            {
+                return Ok(bounds);
+            }
             let (mut start, mut stop, mut step) = (0, 0, 0);
             if ffi::PySlice_Unpack(obj, &mut start, &mut stop, &mut step) != 0 {
-                let refused = error::fetch();
-                return symbolic_slice(obj)?.ok_or(refused);
+                return Err(error::fetch());
             }
             return Ok(Item::Slice { start, stop, step });
         }

@@ -4,7 +4,7 @@ use super::key::{Item, Items};
 use super::place::scalar_index;
 use pyo3::ffi;
 use tp_dispatch::{Error, ErrorKind, Result};
-use tp_tensor::{DType, Device, Dim, Dims, Tensor, TensorError, symbols};
+use tp_tensor::{DType, Device, Dims, Tensor, TensorError, symbols};
 
 /// A walk along one axis.
 struct Walk {
@@ -63,7 +63,9 @@ fn parts(t: &Tensor, items: &Items) -> Result<Vec<Part>> {
                 return Err(TensorError::Symbolic(symbol.unwrap_or(0)).into());
             }
             Item::At(i) => {
-                out.push(Part::At(symbols::number(i).ok_or(TensorError::Symbolic(i))?));
+                out.push(Part::At(
+                    symbols::number(i).or_else(|| symbols::settled(i)).ok_or(TensorError::Symbolic(i))?,
+                ));
                 axis += 1;
             }
             Item::Slice { start, stop, step } => {
@@ -95,7 +97,7 @@ fn parts(t: &Tensor, items: &Items) -> Result<Vec<Part>> {
 
 fn walk(t: &Tensor, axis: usize, start: isize, stop: isize, step: isize) -> Result<Walk> {
     let size = t.sizes()[axis];
-    let size = Dim::from_raw(size).as_known().ok_or(TensorError::Symbolic(size))?;
+    let size = symbols::settled(size).ok_or(TensorError::Symbolic(size))?;
     let (mut start, mut stop) = (start, stop);
     // SAFETY: pure arithmetic on the three numbers.
     let len = unsafe { ffi::PySlice_AdjustIndices(size as isize, &mut start, &mut stop, step) };

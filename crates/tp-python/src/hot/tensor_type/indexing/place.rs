@@ -84,7 +84,7 @@ fn parts_arrays(items: &Items) -> bool {
 }
 
 pub fn scalar_index(i: i64) -> Result<Tensor> {
-    let i = symbols::number(i).ok_or(TensorError::Symbolic(i))?;
+    let i = symbols::number(i).or_else(|| symbols::settled(i)).ok_or(TensorError::Symbolic(i))?;
     let t = Tensor::empty(&[], DType::I64, Device::CPU)?;
     // SAFETY: one fresh int64.
     unsafe { t.data_ptr().cast::<i64>().write(i) };
@@ -120,7 +120,7 @@ impl Place {
             return Ok(());
         }
         let size = self.view.sizes()[axis];
-        let size = Dim::from_raw(size).as_known().ok_or(TensorError::Symbolic(size))?;
+        let size = symbols::settled(size).ok_or(TensorError::Symbolic(size))?;
         let (mut start, mut stop) = (start, stop);
         // SAFETY: pure arithmetic on the three numbers.
         let len = unsafe { ffi::PySlice_AdjustIndices(size as isize, &mut start, &mut stop, step) };
