@@ -464,6 +464,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "compute the other one inside of the function, or take the gradient outside",
     ),
     (
+        "TP4036",
+        "A captured function uses state that nobody can see.",
+        "use it outside, and pass the value in",
+    ),
+    (
         "TP4101",
         "on_fallback='error' met a fallback.",
         "the reason says what to change, or use on_fallback='record'",

@@ -2,10 +2,12 @@
 //! and count no reference; entries are only ever added.
 
 use crate::backend::Backend;
-use crate::capture::{self, CaptureScope, Captured};
+use crate::capture::watch::Asked;
+use crate::capture::{self, Between, CaptureScope, Captured};
 use crate::entity::Entity;
 use crate::entry::Entry;
 use crate::guard::{Context, GuardSet, Place};
+use crate::host_guards::HostGuards;
 use crate::ir::{Graph, InputKind, Operand};
 use crate::joint::{self, Joint};
 use crate::last;
@@ -164,6 +166,7 @@ impl CompiledFunction {
         let (outputs, structure) = f(&fakes)?;
         let operands = scope.outputs(&outputs)?;
         let (asked, grad_mode) = scope.recorder().take_asked();
+        let host = scope.recorder().take_host_guards();
         joint::check_written(&scope, args, &fakes)?;
         joint::check_outputs(&outputs)?;
         let returned = operands.len();
@@ -178,9 +181,19 @@ impl CompiledFunction {
         graph.check()?;
         let ops = captured_ops(&graph);
         let (graph, removed) = passes::simplify(&graph);
-        let context = Context { asked, grad_mode, between, ..context(&graph, args, &lifted, ops) };
+        let moving = host
+            .as_deref()
+            .map_or_else(Vec::new, |host| moving(&graph, args, &lifted, (&asked, &between), host));
+        let context = Context {
+            asked,
+            grad_mode,
+            between,
+            host,
+            moving: moving.clone(),
+            ..context(&graph, args, &lifted, ops)
+        };
         let guards = GuardSet::new(args, names, context);
-        let half = Half { graph, removed, guards, lifted, structure, returned, number };
+        let half = Half { graph, removed, guards, lifted, moving, structure, returned, number };
         match joint {
             Some(joint) if !joint.outputs.is_empty() => self.training(half, joint, args),
             _ => self.inference(half, args),
@@ -188,7 +201,7 @@ impl CompiledFunction {
     }
 
     fn inference(&self, half: Half, args: &[Arg<'_>]) -> Result<Entry> {
-        let Half { mut graph, removed, guards, lifted, structure, returned, number } = half;
+        let Half { mut graph, removed, guards, lifted, moving, structure, returned, number } = half;
         graph.outputs.truncate(returned);
         let (plan, breaks) = lower::plan(&graph, &self.options.backends, &self.artifacts)?;
         let inputs = places(&graph, args);
@@ -201,6 +214,7 @@ impl CompiledFunction {
             plan,
             inputs,
             lifted,
+            moving: moving.into(),
             returned,
             training: None,
             removed,
@@ -210,7 +224,7 @@ impl CompiledFunction {
     }
 
     fn training(&self, half: Half, joint: Joint, args: &[Arg<'_>]) -> Result<Entry> {
-        let Half { graph, removed, guards, lifted, structure, returned, number } = half;
+        let Half { graph, removed, guards, lifted, moving, structure, returned, number } = half;
         let split = split::run(&graph, returned)?;
         check_saved(&split.forward, &split.saved)?;
         let (plan, mut breaks) = lower::plan(&split.forward, &self.options.backends, &self.artifacts)?;
@@ -242,6 +256,7 @@ impl CompiledFunction {
             plan,
             inputs,
             lifted,
+            moving: moving.into(),
             returned,
             training: Some(Arc::new(training)),
             removed,
@@ -257,6 +272,11 @@ impl CompiledFunction {
 
     pub fn entries(&self) -> Vec<Arc<Entry>> {
         self.entries.iter().map_while(OnceLock::get).cloned().collect()
+    }
+
+    /// The host's own guards of every entry.
+    pub fn host_guards(&self) -> impl Iterator<Item = &dyn HostGuards> {
+        self.entries.iter().map_while(OnceLock::get).filter_map(|entry| entry.guards.host())
     }
 
     pub fn builds(&self) -> Vec<Build> {
@@ -299,6 +319,8 @@ struct Half {
     removed: Vec<passes::Removed>,
     guards: GuardSet,
     lifted: Vec<Tensor>,
+    /// Lifted tensors that runs fetch anew, and their places at the host.
+    moving: Vec<(u32, u32)>,
     structure: Box<dyn Any + Send + Sync>,
     returned: usize,
     number: usize,
@@ -333,6 +355,38 @@ fn distinct_tensors(args: &[Arg<'_>]) -> Vec<u32> {
         {
             seen.push(t);
             out.push(i);
+        }
+    }
+    out
+}
+
+/// Lifted tensors in whose places others may come: nothing is written to any input, and nothing was asked of the tensor
+/// or shares its memory, and no gradient is taken beside it. The host is told.
+fn moving(
+    graph: &Graph,
+    args: &[Arg<'_>],
+    lifted: &[Tensor],
+    (asked, between): (&[Asked], &Between),
+    host: &dyn HostGuards,
+) -> Vec<(u32, u32)> {
+    let memory = Memory::of(graph);
+    if graph.inputs.iter().any(|i| memory.is_written(i.value)) {
+        return Vec::new();
+    }
+    let shares = |t: &Tensor| {
+        let arguments = args.iter().filter_map(Arg::tensor);
+        let others = lifted.iter().filter(|other| !other.same(t)).chain(arguments);
+        others.into_iter().any(|other| other.shares_storage(t))
+    };
+    let mut out = Vec::new();
+    for (i, t) in (0u32..).zip(lifted) {
+        if let Some(slot) = host.slot_of(t)
+            && !shares(t)
+            && !asked.iter().any(|a| a.of.same(t))
+            && !between.apart.iter().any(|(a, b)| a.same(t) || b.same(t))
+        {
+            host.release(slot);
+            out.push((i, slot));
         }
     }
     out

@@ -1,10 +1,12 @@
 //! Guards: what must hold of the arguments for a compiled entry to be used. They cover all that the capture could
 //! see of them: a tensor's dtype, device, sizes, strides (contiguous, or exactly these) and whether it requires a
 //! gradient; a literal's type and value; grad mode and autocast; which tensors share memory, where the graph writes to one; and
-//! the definitions of the user's ops that were captured.
+//! the definitions of the user's ops that were captured. What the function read of the host's state beyond them is
+//! guarded by the host (`host_guards`).
 
 use crate::capture::watch::{Answer, Asked, Fact};
 use crate::capture::{Between, literal};
+use crate::host_guards::{HostGuards, Word};
 use crate::ir::{Const, Operand};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -30,14 +32,19 @@ pub struct GuardSet {
     ops: Box<[OpGuard]>,
     /// The number of registrations in the process when the ops were last found unchanged.
     changes: AtomicU64,
-    /// Lifted tensors, and whether each required a gradient.
-    lifted: Box<[(Tensor, bool)]>,
+    /// Lifted tensors, and whether each required a gradient; None of one that the host fetches anew.
+    lifted: Box<[(Tensor, Option<bool>)]>,
     /// Arguments that are a tensor which the function reaches on its own, and was captured as one with it.
     reached: Box<[(u32, Tensor)]>,
     /// Pairs of tensors, the first of which was not computed from the second: a gradient by that is taken inside.
     apart: Box<[(Subject, Subject)]>,
     /// What the function asked of tensors beside their specs, and was told.
     asked: Box<[(Subject, Fact, Answer)]>,
+    host: Option<Box<dyn HostGuards>>,
+    /// Words of the host's memory, owned by `host`.
+    words: Box<[Word]>,
+    /// The words are not all that `host` looks at.
+    asks_host: bool,
     /// Besides the arguments one by one there are only casts and registrations to look at.
     is_simple: bool,
 }
@@ -75,8 +82,9 @@ enum ArgGuard {
     Literal(Operand),
 }
 
+/// What a capture saw of a tensor.
 #[derive(Debug)]
-struct TensorGuard {
+pub struct TensorGuard {
     dtype: DType,
     contiguous: bool,
     /// Device kind, fake or not, requires a gradient or not.
@@ -88,7 +96,7 @@ struct TensorGuard {
 }
 
 impl TensorGuard {
-    fn of(t: &Tensor) -> TensorGuard {
+    pub fn of(t: &Tensor) -> TensorGuard {
         TensorGuard {
             dtype: t.dtype(),
             contiguous: t.is_contiguous(),
@@ -100,7 +108,7 @@ impl TensorGuard {
     }
 
     #[inline]
-    fn holds(&self, t: &Tensor) -> bool {
+    pub fn holds(&self, t: &Tensor) -> bool {
         t.keys() == self.keys
             && t.dtype() == self.dtype
             && t.device() == self.device
@@ -127,7 +135,7 @@ impl TensorGuard {
     }
 
     /// The first fact that does not hold, and what was found.
-    fn miss(&self, name: &str, t: &Tensor) -> String {
+    pub fn miss(&self, name: &str, t: &Tensor) -> String {
         if t.dtype() != self.dtype {
             return format!("{name}.dtype == {}, got {}", self.dtype, t.dtype());
         }
@@ -166,9 +174,13 @@ pub struct Context {
     pub ops: Vec<OpHandle>,
     pub lifted: Vec<Tensor>,
     pub between: Between,
+    /// Those of them that runs fetch anew: number, and place at the host.
+    pub moving: Vec<(u32, u32)>,
     pub asked: Vec<Asked>,
     /// The function asked for grad mode.
     pub grad_mode: bool,
+    /// What it read of the host's state.
+    pub host: Option<Box<dyn HostGuards>>,
 }
 
 impl GuardSet {
@@ -191,7 +203,7 @@ impl GuardSet {
             // Counted before the ops are looked at: a change in between is then looked for again.
             changes: AtomicU64::new(registry::changes()),
             ops: context.ops.into_iter().map(OpGuard::of).collect(),
-            lifted: context.lifted.into_iter().map(|t| (t.clone(), t.requires_grad())).collect(),
+            lifted: fixed(context.lifted, &context.moving),
             reached: reached_arguments(args, context.between.reached),
             apart: context
                 .between
@@ -200,6 +212,9 @@ impl GuardSet {
                 .map(|(t, s)| (subject(args, t), subject(args, s)))
                 .collect(),
             asked: context.asked.into_iter().map(|a| (subject(args, a.of), a.fact, a.answer)).collect(),
+            words: context.host.as_ref().map_or_else(Box::default, |host| host.words().into()),
+            asks_host: context.host.as_ref().is_some_and(|host| !host.is_words_only()),
+            host: context.host,
             args: guards,
             is_simple: false,
         };
@@ -225,6 +240,13 @@ impl GuardSet {
     /// Whether every guard holds.
     #[inline(always)]
     pub fn holds(&self, args: &[Arg<'_>]) -> bool {
+        self.arguments_hold(args)
+            && self.words.iter().all(Word::holds)
+            && (!self.asks_host || self.host.as_ref().is_none_or(|host| host.holds()))
+    }
+
+    #[inline(always)]
+    fn arguments_hold(&self, args: &[Arg<'_>]) -> bool {
         if args.len() != self.args.len() {
             return false;
         }
@@ -252,7 +274,7 @@ impl GuardSet {
             && self.same.iter().all(|&(i, j)| same(args, i, j))
             && self.memory.iter().all(|&(a, b, shared)| self.share_memory(args, a, b) == shared)
             && (registry::changes() == self.changes.load(Ordering::Relaxed) || self.ops_hold())
-            && self.lifted.iter().all(|(t, grad)| t.requires_grad() == *grad)
+            && self.lifted.iter().all(grad_holds)
             && self.reached.iter().all(|(i, t)| is_tensor(args, *i, t))
             && self.apart.iter().all(|pair| are_apart(args, pair))
             && self.asked.iter().all(|asked| asked_holds(args, asked))
@@ -267,6 +289,15 @@ impl GuardSet {
             self.changes.store(now, Ordering::Relaxed);
         }
         hold
+    }
+
+    pub(crate) fn host(&self) -> Option<&dyn HostGuards> {
+        self.host.as_deref()
+    }
+
+    /// As `check`, of the arguments alone.
+    pub fn check_arguments(&self, args: &[Arg<'_>]) -> Result<(), String> {
+        if self.arguments_hold(args) { Ok(()) } else { Err(self.miss(args)) }
     }
 
     /// Ok, or the first guard that does not hold, in the names of the arguments, with what was found.
@@ -317,8 +348,9 @@ impl GuardSet {
                 }
             };
         }
-        if let Some(i) = self.lifted.iter().position(|(t, grad)| t.requires_grad() != *grad) {
-            return format!("lifted{i}.requires_grad == {}, which changed", python_bool(self.lifted[i].1));
+        if let Some(i) = self.lifted.iter().position(|lifted| !grad_holds(lifted)) {
+            let grad = python_bool(self.lifted[i].1 == Some(true));
+            return format!("lifted{i}.requires_grad == {grad}, which changed");
         }
         if let Some((i, _)) = self.reached.iter().find(|(i, t)| !is_tensor(args, *i, t)) {
             return format!("{}, got another", self.reached_text(*i));
@@ -326,10 +358,10 @@ impl GuardSet {
         if let Some(pair) = self.apart.iter().find(|pair| !are_apart(args, pair)) {
             return format!("{}, which changed", self.apart_text(pair));
         }
-        match self.asked.iter().find(|asked| !asked_holds(args, asked)) {
-            Some(asked) => format!("{}, which changed", self.asked_text(asked)),
-            None => "no guard".to_string(),
+        if let Some(asked) = self.asked.iter().find(|asked| !asked_holds(args, asked)) {
+            return format!("{}, which changed", self.asked_text(asked));
         }
+        self.host.as_ref().and_then(|host| host.miss()).unwrap_or_else(|| "no guard".to_string())
     }
 
     /// Every guard as text.
@@ -350,11 +382,12 @@ impl GuardSet {
             true => format!("the definition of {} is the one captured", guard.op),
             false => format!("the kernels of {} are those captured", guard.op),
         }));
-        let grads = self.lifted.iter().enumerate();
-        out.extend(grads.map(|(i, (_, grad))| format!("lifted{i}.requires_grad == {}", python_bool(*grad))));
+        let grads = self.lifted.iter().enumerate().filter_map(|(i, (_, grad))| Some((i, (*grad)?)));
+        out.extend(grads.map(|(i, grad)| format!("lifted{i}.requires_grad == {}", python_bool(grad))));
         out.extend(self.reached.iter().map(|(i, _)| self.reached_text(*i)));
         out.extend(self.apart.iter().map(|pair| self.apart_text(pair)));
         out.extend(self.asked.iter().map(|asked| self.asked_text(asked)));
+        out.extend(self.host.iter().flat_map(|host| host.texts()));
         out
     }
 
@@ -408,6 +441,20 @@ fn subject_of<'a>(args: &'a [Arg<'_>], subject: &'a Subject) -> Option<&'a Tenso
         Subject::Argument(i) => args.get(*i as usize).and_then(Arg::tensor),
         Subject::Held(t) => Some(t),
     }
+}
+
+/// Whether each lifted tensor required a gradient, where that is guarded here.
+fn fixed(lifted: Vec<Tensor>, moving: &[(u32, u32)]) -> Box<[(Tensor, Option<bool>)]> {
+    let moves = |i: usize| moving.iter().any(|(m, _)| *m as usize == i);
+    let grad = |(i, t): (usize, Tensor)| {
+        let grad = (!moves(i)).then(|| t.requires_grad());
+        (t, grad)
+    };
+    lifted.into_iter().enumerate().map(grad).collect()
+}
+
+fn grad_holds((t, grad): &(Tensor, Option<bool>)) -> bool {
+    grad.is_none_or(|grad| t.requires_grad() == grad)
 }
 
 fn asked_holds(args: &[Arg<'_>], (subject, fact, answer): &(Subject, Fact, Answer)) -> bool {

@@ -11,6 +11,7 @@ mod dot;
 pub mod entity;
 pub mod entry;
 pub mod guard;
+pub mod host_guards;
 pub mod ir;
 mod joint;
 mod last;

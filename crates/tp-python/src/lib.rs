@@ -20,6 +20,7 @@ mod scope;
 mod symint;
 mod tensor;
 mod types;
+mod watching;
 
 use pyo3::prelude::*;
 

@@ -98,6 +98,7 @@ tp.compile(f)(tp.ones((2,)))
 w = tp.ones((2,)).requires_grad_()
 tp.compile(lambda x: tp.autograd.grad(tp.sum(x * w), [w])[0])(w * 2.0)
 """,
+    "TP4036": "import time\ntp.compile(lambda x: x * time.time())(tp.ones((2,)))",
     "TP4106": "tp.compile(3)",
     "TP4107": 'tp.compile(lambda x: x + 1.0, backend="none")',
     "TP4105": "tp.compile(lambda x: x + 1.0, backend=None)",

@@ -7,6 +7,7 @@ use super::known::Known;
 use super::watch::Asked;
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
 use crate::entity::{Entity, ValueId};
+use crate::host_guards::HostGuards;
 use crate::ir::{Alias, Const, InputKind, Operand, Target, ValueType};
 use crate::passes::Rewrite;
 use smallvec::SmallVec;
@@ -39,6 +40,7 @@ pub struct Recorder {
     /// What was asked of tensors that existed before.
     asked: Vec<Asked>,
     pub(super) grad_mode_asked: bool,
+    pub(super) host_guards: Option<Box<dyn HostGuards>>,
     /// Where grad mode was last set.
     pub(super) mode_changed_at: Option<String>,
     /// The first refusal: code, message and notes.
@@ -92,6 +94,7 @@ impl Recorder {
             indexed: 0,
             asked: Vec::new(),
             grad_mode_asked: false,
+            host_guards: None,
             mode_changed_at: None,
             refused: None,
         }
@@ -183,6 +186,10 @@ impl Recorder {
     /// The facts that the function asked for, and whether it asked for grad mode.
     pub(crate) fn take_asked(&mut self) -> (Vec<Asked>, bool) {
         (std::mem::take(&mut self.asked), self.grad_mode_asked)
+    }
+
+    pub(crate) fn take_host_guards(&mut self) -> Option<Box<dyn HostGuards>> {
+        self.host_guards.take()
     }
 
     pub fn builder(&self) -> &GraphBuilder {

@@ -4,6 +4,7 @@
 
 use super::{Recorder, SCOPES, active};
 use crate::guard::{python_bool, tuple};
+use crate::host_guards::HostGuards;
 use std::cell::RefCell;
 use std::rc::Rc;
 use tp_autograd::meta;
@@ -210,6 +211,11 @@ pub fn refused(e: Error) -> Error {
     e
 }
 
+/// Whether something was refused in the capture in progress.
+pub fn is_refused() -> bool {
+    innermost().is_some_and(|recorder| recorder.borrow().refused.is_some())
+}
+
 /// Refuses what would be done once, by the capture, and by no run.
 pub fn once(what: &str, way_out: &str) -> Result<()> {
     if !active() {
@@ -249,6 +255,13 @@ impl Modes {
             e = e.note(format!("changed at {at}"));
         }
         Err(e.note("change it in a `with` block, or outside of the function"))
+    }
+}
+
+/// What the function read of the host's state: the entry holds as long as the guards do.
+pub fn depend_on(guards: Box<dyn HostGuards>) {
+    if let Some(recorder) = innermost() {
+        recorder.borrow_mut().host_guards = Some(guards);
     }
 }
 
