@@ -463,11 +463,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "A gradient inside of a captured function is by a tensor that another of its inputs was computed from.",
         "compute the other one inside of the function, or take the gradient outside",
     ),
-    (
-        "TP4036",
-        "A captured function uses state that nobody can see.",
-        "use it outside, and pass the value in",
-    ),
+    ("TP4036", "A captured function uses state that nobody can see.", "use it outside, and pass it in"),
     (
         "TP4101",
         "on_fallback='error' met a fallback.",

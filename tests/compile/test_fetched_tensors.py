@@ -143,5 +143,5 @@ def test_an_argument_that_is_reached_otherwise_too_is_guarded() -> None:
     assert compiled(tp.tensor([10.0])).tolist() == [12.0]
     assert compiled(w).tolist() == [3.0]
     assert compiled.report.recompiles == [
-        "graph 1: x is a tensor that the function reaches on its own too, got another tensor"
+        "graph 1: x is the tensor that the function reaches on its own, got another"
     ]

@@ -7,6 +7,7 @@ use crate::passes::Removed;
 use crate::passes::partition::Break;
 use crate::plan::{Fast, Plan};
 use crate::report::{PlannedRegion, RunReport};
+use crate::run::Inputs;
 use crate::stamp::Stamps;
 use crate::training::{self, BackwardStamps, Training};
 use smallvec::SmallVec;
@@ -32,6 +33,32 @@ pub struct Entry {
     pub(crate) removed: Vec<Removed>,
     pub(crate) breaks: Vec<Break>,
     pub(crate) structure: Box<dyn Any + Send + Sync>,
+}
+
+/// Arguments, and lifted tensors of the capture.
+struct Fixed<'a> {
+    entry: &'a Entry,
+    args: &'a [Arg<'a>],
+}
+
+impl Inputs for Fixed<'_> {
+    #[inline(always)]
+    fn get(&self, i: usize) -> Result<&Tensor> {
+        self.entry.fixed(self.args, self.entry.inputs[i])
+    }
+}
+
+/// Arguments, and lifted tensors some of which stand in for others.
+struct Present<'a> {
+    entry: &'a Entry,
+    args: &'a [Arg<'a>],
+    moved: &'a [(u32, Tensor)],
+}
+
+impl Inputs for Present<'_> {
+    fn get(&self, i: usize) -> Result<&Tensor> {
+        self.entry.tensor(self.args, self.moved, self.entry.inputs[i])
+    }
 }
 
 /// Numbers of lifted tensors, and what stands in their places now.
@@ -79,7 +106,7 @@ impl Entry {
             return Some(unsafe { self.run_moved(args, fast) });
         }
         // SAFETY: the guards hold, so the inputs fit.
-        let out = unsafe { fast.run(|i: usize| self.fixed(args, self.inputs[i])) };
+        let out = unsafe { fast.run(&Fixed { entry: self, args }) };
         last::note_one(self.function, self, fast.kernel.marker());
         Some(out)
     }
@@ -117,7 +144,7 @@ impl Entry {
     unsafe fn run_moved(self: &Arc<Self>, args: &[Arg<'_>], fast: &Fast) -> Result<Tensor> {
         let moved = self.fetch()?;
         // SAFETY: as above.
-        let out = unsafe { fast.run(|i: usize| self.tensor(args, &moved, self.inputs[i])) };
+        let out = unsafe { fast.run(&Present { entry: self, args, moved: &moved }) };
         last::note_one(self.function, self, fast.kernel.marker());
         out
     }
@@ -150,7 +177,7 @@ impl Entry {
     }
 
     /// An input that is an argument, or the tensor of the capture.
-    #[inline]
+    #[inline(always)]
     fn fixed<'a>(&'a self, args: &[Arg<'a>], place: Place) -> Result<&'a Tensor> {
         let found = match place {
             Place::Argument(i) => args.get(i as usize).and_then(Arg::tensor),

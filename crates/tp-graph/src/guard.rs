@@ -4,6 +4,10 @@
 //! the definitions of the user's ops that were captured. What the function read of the host's state beyond them is
 //! guarded by the host (`host_guards`).
 
+mod tensor;
+
+pub use tensor::TensorGuard;
+
 use crate::capture::watch::{Answer, Asked, Fact};
 use crate::capture::{Between, literal};
 use crate::host_guards::{HostGuards, Word};
@@ -12,9 +16,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tp_dispatch::{Arg, OpHandle, registry, state};
-use tp_tensor::dim::Dims;
-use tp_tensor::layout::same_dims;
-use tp_tensor::{DType, Device, Tensor, keybits};
+use tp_tensor::Tensor;
 
 #[derive(Debug)]
 pub struct GuardSet {
@@ -38,14 +40,17 @@ pub struct GuardSet {
     reached: Box<[(u32, Tensor)]>,
     /// Pairs of tensors, the first of which was not computed from the second: a gradient by that is taken inside.
     apart: Box<[(Subject, Subject)]>,
+    /// Pairs of tensors which the function was told to be two.
+    two: Box<[(Subject, Subject)]>,
     /// What the function asked of tensors beside their specs, and was told.
     asked: Box<[(Subject, Fact, Answer)]>,
     host: Option<Box<dyn HostGuards>>,
-    /// Words of the host's memory, owned by `host`.
+    /// Words of the host's memory, owned by `host`; the first of them, or one that never changes, and the others.
+    first: Word,
     words: Box<[Word]>,
     /// The words are not all that `host` looks at.
     asks_host: bool,
-    /// Besides the arguments one by one there are only casts and registrations to look at.
+    /// Besides the arguments one by one there are only casts, registrations and the first word to look at.
     is_simple: bool,
 }
 
@@ -80,83 +85,6 @@ enum Subject {
 enum ArgGuard {
     Tensor(TensorGuard),
     Literal(Operand),
-}
-
-/// What a capture saw of a tensor.
-#[derive(Debug)]
-pub struct TensorGuard {
-    dtype: DType,
-    contiguous: bool,
-    /// Device kind, fake or not, requires a gradient or not.
-    keys: u16,
-    device: Device,
-    sizes: Dims,
-    /// Compared only when not contiguous.
-    strides: Dims,
-}
-
-impl TensorGuard {
-    pub fn of(t: &Tensor) -> TensorGuard {
-        TensorGuard {
-            dtype: t.dtype(),
-            contiguous: t.is_contiguous(),
-            keys: t.keys(),
-            device: t.device(),
-            sizes: t.sizes().into(),
-            strides: t.strides().into(),
-        }
-    }
-
-    #[inline]
-    pub fn holds(&self, t: &Tensor) -> bool {
-        t.keys() == self.keys
-            && t.dtype() == self.dtype
-            && t.device() == self.device
-            && t.is_contiguous() == self.contiguous
-            && same_dims(t.sizes(), &self.sizes)
-            && (self.contiguous || same_dims(t.strides(), &self.strides))
-    }
-
-    fn requires_grad(&self) -> bool {
-        self.keys & keybits::AUTOGRAD != 0
-    }
-
-    fn texts(&self, name: &str, out: &mut Vec<String>) {
-        out.push(format!("{name}.dtype == {}", self.dtype));
-        out.push(format!("{name}.device == {}", self.device));
-        out.push(format!("{name}.ndim == {}", self.sizes.len()));
-        out.extend(self.sizes.iter().enumerate().map(|(i, s)| format!("{name}.shape[{i}] == {s}")));
-        if self.contiguous {
-            out.push(format!("{name}.is_contiguous() == True"));
-        } else {
-            out.push(format!("{name}.stride() == {}", tuple(&self.strides)));
-        }
-        out.push(format!("{name}.requires_grad == {}", python_bool(self.requires_grad())));
-    }
-
-    /// The first fact that does not hold, and what was found.
-    pub fn miss(&self, name: &str, t: &Tensor) -> String {
-        if t.dtype() != self.dtype {
-            return format!("{name}.dtype == {}, got {}", self.dtype, t.dtype());
-        }
-        if t.device() != self.device {
-            return format!("{name}.device == {}, got {}", self.device, t.device());
-        }
-        if t.ndim() != self.sizes.len() {
-            return format!("{name}.ndim == {}, got {}", self.sizes.len(), t.ndim());
-        }
-        if let Some(i) = (0..t.ndim()).find(|&i| t.sizes()[i] != self.sizes[i]) {
-            return format!("{name}.shape[{i}] == {}, got {}", self.sizes[i], t.sizes()[i]);
-        }
-        if t.requires_grad() != self.requires_grad() {
-            let want = python_bool(self.requires_grad());
-            return format!("{name}.requires_grad == {want}, got {}", python_bool(t.requires_grad()));
-        }
-        if self.contiguous && !t.is_contiguous() {
-            return format!("{name}.is_contiguous() == True, got False");
-        }
-        format!("{name}.stride() == {}, got {}", tuple(&self.strides), tuple(t.strides()))
-    }
 }
 
 /// Where an input of a graph comes from.
@@ -194,6 +122,7 @@ impl GuardSet {
             .collect();
         let takes_grad = |g: &ArgGuard| matches!(g, ArgGuard::Tensor(t) if t.requires_grad());
         let any_grad = guards.iter().any(takes_grad) || context.lifted.iter().any(Tensor::requires_grad);
+        let mut words = context.host.as_ref().map_or_else(Vec::new, |host| host.words()).into_iter();
         let mut set = GuardSet {
             names: names.into(),
             grad_mode: (any_grad || context.grad_mode).then(state::is_grad_enabled),
@@ -205,14 +134,11 @@ impl GuardSet {
             ops: context.ops.into_iter().map(OpGuard::of).collect(),
             lifted: fixed(context.lifted, &context.moving),
             reached: reached_arguments(args, context.between.reached),
-            apart: context
-                .between
-                .apart
-                .into_iter()
-                .map(|(t, s)| (subject(args, t), subject(args, s)))
-                .collect(),
+            apart: pairs(args, context.between.apart).collect(),
+            two: pairs(args, context.between.two).filter(can_be_one).collect(),
             asked: context.asked.into_iter().map(|a| (subject(args, a.of), a.fact, a.answer)).collect(),
-            words: context.host.as_ref().map_or_else(Box::default, |host| host.words().into()),
+            first: words.next().unwrap_or(Word::constant()),
+            words: words.collect(),
             asks_host: context.host.as_ref().is_some_and(|host| !host.is_words_only()),
             host: context.host,
             args: guards,
@@ -225,6 +151,9 @@ impl GuardSet {
             && set.lifted.is_empty()
             && set.reached.is_empty()
             && set.apart.is_empty()
+            && set.two.is_empty()
+            && set.words.is_empty()
+            && !set.asks_host
             && set.asked.is_empty();
         set
     }
@@ -240,13 +169,20 @@ impl GuardSet {
     /// Whether every guard holds.
     #[inline(always)]
     pub fn holds(&self, args: &[Arg<'_>]) -> bool {
-        self.arguments_hold(args)
-            && self.words.iter().all(Word::holds)
-            && (!self.asks_host || self.host.as_ref().is_none_or(|host| host.holds()))
+        if !self.each_holds(args) {
+            return false;
+        }
+        if self.is_simple {
+            return self.autocast == state::autocast()
+                && (registry::changes() == self.changes.load(Ordering::Relaxed) || self.ops_hold())
+                && (self.first.holds() || self.words_hold());
+        }
+        self.rest_holds(args) && self.host_holds()
     }
 
+    /// Whether the arguments one by one are as they were.
     #[inline(always)]
-    fn arguments_hold(&self, args: &[Arg<'_>]) -> bool {
+    fn each_holds(&self, args: &[Arg<'_>]) -> bool {
         if args.len() != self.args.len() {
             return false;
         }
@@ -260,11 +196,7 @@ impl GuardSet {
                 return false;
             }
         }
-        if self.is_simple {
-            return self.autocast == state::autocast()
-                && (registry::changes() == self.changes.load(Ordering::Relaxed) || self.ops_hold());
-        }
-        self.rest_holds(args)
+        true
     }
 
     #[inline(never)]
@@ -277,7 +209,28 @@ impl GuardSet {
             && self.lifted.iter().all(grad_holds)
             && self.reached.iter().all(|(i, t)| is_tensor(args, *i, t))
             && self.apart.iter().all(|pair| are_apart(args, pair))
+            && self.two.iter().all(|pair| are_two(args, pair))
             && self.asked.iter().all(|asked| asked_holds(args, asked))
+    }
+
+    /// Whether the function would read of the host's state what it read.
+    #[inline(never)]
+    fn host_holds(&self) -> bool {
+        (self.first.holds() && self.words.iter().all(Word::holds) || self.words_hold())
+            && (!self.asks_host || self.host.as_ref().is_none_or(|host| host.holds()))
+    }
+
+    /// A word changed: whether what it stands for did.
+    #[cold]
+    fn words_hold(&self) -> bool {
+        let all = || std::iter::once(&self.first).chain(&self.words);
+        // Read before the host looks: a change in between is then looked for again.
+        let now: Vec<usize> = all().map(Word::read).collect();
+        let hold = self.host.as_ref().is_none_or(|host| host.covered_hold());
+        if hold {
+            all().zip(now).for_each(|(word, now)| word.renew(now));
+        }
+        hold
     }
 
     /// Something was registered since: whether it concerns an op that was captured.
@@ -297,7 +250,7 @@ impl GuardSet {
 
     /// As `check`, of the arguments alone.
     pub fn check_arguments(&self, args: &[Arg<'_>]) -> Result<(), String> {
-        if self.arguments_hold(args) { Ok(()) } else { Err(self.miss(args)) }
+        if self.each_holds(args) && self.rest_holds(args) { Ok(()) } else { Err(self.miss(args)) }
     }
 
     /// Ok, or the first guard that does not hold, in the names of the arguments, with what was found.
@@ -358,6 +311,9 @@ impl GuardSet {
         if let Some(pair) = self.apart.iter().find(|pair| !are_apart(args, pair)) {
             return format!("{}, which changed", self.apart_text(pair));
         }
+        if let Some(pair) = self.two.iter().find(|pair| !are_two(args, pair)) {
+            return format!("{}, got one tensor", self.two_text(pair));
+        }
         if let Some(asked) = self.asked.iter().find(|asked| !asked_holds(args, asked)) {
             return format!("{}, which changed", self.asked_text(asked));
         }
@@ -386,6 +342,7 @@ impl GuardSet {
         out.extend(grads.map(|(i, grad)| format!("lifted{i}.requires_grad == {}", python_bool(grad))));
         out.extend(self.reached.iter().map(|(i, _)| self.reached_text(*i)));
         out.extend(self.apart.iter().map(|pair| self.apart_text(pair)));
+        out.extend(self.two.iter().map(|pair| self.two_text(pair)));
         out.extend(self.asked.iter().map(|asked| self.asked_text(asked)));
         out.extend(self.host.iter().flat_map(|host| host.texts()));
         out
@@ -405,6 +362,10 @@ impl GuardSet {
 
     fn apart_text(&self, (t, source): &(Subject, Subject)) -> String {
         format!("{} is not computed from {}", self.subject_text(t), self.subject_text(source))
+    }
+
+    fn two_text(&self, (a, b): &(Subject, Subject)) -> String {
+        format!("{} is not {}", self.subject_text(a), self.subject_text(b))
     }
 
     fn subject_text(&self, subject: &Subject) -> String {
@@ -464,6 +425,19 @@ fn asked_holds(args: &[Arg<'_>], (subject, fact, answer): &(Subject, Fact, Answe
 fn are_apart(args: &[Arg<'_>], (t, source): &(Subject, Subject)) -> bool {
     let pair = subject_of(args, t).zip(subject_of(args, source));
     pair.is_some_and(|(t, source)| matches!(tp_autograd::depends_on(t, source), Ok(false)))
+}
+
+fn pairs(args: &[Arg<'_>], of: Vec<(Tensor, Tensor)>) -> impl Iterator<Item = (Subject, Subject)> {
+    of.into_iter().map(|(a, b)| (subject(args, a), subject(args, b)))
+}
+
+/// Tensors that the function reaches on its own stay what they are.
+fn can_be_one((a, b): &(Subject, Subject)) -> bool {
+    matches!(a, Subject::Argument(_)) || matches!(b, Subject::Argument(_))
+}
+
+fn are_two(args: &[Arg<'_>], (a, b): &(Subject, Subject)) -> bool {
+    subject_of(args, a).zip(subject_of(args, b)).is_some_and(|(a, b)| !a.same(b))
 }
 
 fn is_tensor(args: &[Arg<'_>], i: u32, t: &Tensor) -> bool {

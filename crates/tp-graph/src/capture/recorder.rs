@@ -1,10 +1,7 @@
 //! What one capture has recorded so far: the graph under construction, which tensor is which value, and the real
 //! tensors that were lifted.
 
-use super::Captured;
-use super::between::Between;
-use super::known::Known;
-use super::watch::Asked;
+use super::{Captured, between::Between, known::Known, watch::Asked};
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
 use crate::entity::{Entity, ValueId};
 use crate::host_guards::HostGuards;
@@ -40,7 +37,7 @@ pub struct Recorder {
     /// What was asked of tensors that existed before.
     asked: Vec<Asked>,
     pub(super) grad_mode_asked: bool,
-    pub(super) host_guards: Option<Box<dyn HostGuards>>,
+    pub(crate) host_guards: Option<Box<dyn HostGuards>>,
     /// Where grad mode was last set.
     pub(super) mode_changed_at: Option<String>,
     /// The first refusal: code, message and notes.
@@ -186,10 +183,6 @@ impl Recorder {
     /// The facts that the function asked for, and whether it asked for grad mode.
     pub(crate) fn take_asked(&mut self) -> (Vec<Asked>, bool) {
         (std::mem::take(&mut self.asked), self.grad_mode_asked)
-    }
-
-    pub(crate) fn take_host_guards(&mut self) -> Option<Box<dyn HostGuards>> {
-        self.host_guards.take()
     }
 
     pub fn builder(&self) -> &GraphBuilder {

@@ -6,7 +6,7 @@ use crate::error;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::heap_type::{HeapType, slot};
 use crate::hot::{ret, shell};
-use crate::watching::guards::PyGuards;
+use crate::watching::entry::PyGuards;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;

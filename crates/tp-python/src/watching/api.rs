@@ -2,10 +2,11 @@
 //! frame. An interpreter that lacks a symbol, or whose version has no row here, is not watched; nor is one whose frames
 //! do not look as the row says, which a probe of one small function finds out.
 
-use super::frame::{Frame, Layout, V3_11, function_state};
+use super::frame::{Frame, Layout, V3_11, dict_version, function_state};
 use crate::hot::ffi::{self as x, Obj};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use std::ffi::{CStr, CString};
 use std::os::raw::{c_int, c_void};
 use std::sync::OnceLock;
@@ -106,11 +107,11 @@ fn probe(api: &Api) -> Option<bool> {
     LAYOUT.get_or_init(|| api.layout);
     error_free(|py| {
         let before = py.import("sys")?.call_method0("gettrace")?;
-        let scope = pyo3::types::PyDict::new(py);
+        let scope = PyDict::new(py);
         let source = CString::new("def probe(a, b=1, *, c=2):\n    return a['tensorplay']\n")?;
         py.run(&source, Some(&scope), None)?;
         let function = scope.as_any().get_item("probe")?;
-        let given = pyo3::types::PyDict::new(py);
+        let given = PyDict::new(py);
         given.set_item("tensorplay", 1)?;
         PROBED.store(false, Ordering::Relaxed);
         // SAFETY: the trace function is taken off again before this returns.
@@ -132,8 +133,27 @@ fn probe(api: &Api) -> Option<bool> {
                 && defaults == (api.function_defaults)(function.as_ptr()) as usize
                 && keywords == (api.function_kwdefaults)(function.as_ptr()) as usize
         };
-        Ok(Some(same && PROBED.load(Ordering::Relaxed)))
+        Ok(Some(same && versions_tell(&given, api.layout)? && PROBED.load(Ordering::Relaxed)))
     })
+}
+
+/// Whether the version of a dict is where the layout says: each kind of change makes another, and a read none.
+fn versions_tell(dict: &Bound<'_, PyDict>, layout: &Layout) -> PyResult<bool> {
+    // SAFETY: a live dict.
+    let version = || unsafe { dict_version(dict.as_ptr(), layout).read() };
+    let mut seen = vec![version()];
+    dict.set_item("other", 1)?;
+    seen.push(version());
+    dict.set_item("other", 2)?;
+    seen.push(version());
+    dict.del_item("other")?;
+    seen.push(version());
+    let is_there = dict.contains("tensorplay")? && dict.get_item("other")?.is_none();
+    let stays = seen.last() == Some(&version());
+    dict.clear();
+    seen.push(version());
+    seen.sort_unstable();
+    Ok(is_there && stays && seen.windows(2).all(|pair| pair[0] != pair[1]))
 }
 
 unsafe extern "C" fn look(given: Obj, frame: Obj, what: c_int, _arg: Obj) -> c_int {

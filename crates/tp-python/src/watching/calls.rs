@@ -159,6 +159,9 @@ impl Session {
             if name != "id" || code.kind == Kind::User {
                 self.refuse_hidden(py, on, &module, &name)?;
             }
+            if module == "_operator" && matches!(&*name, "is_" | "is_not") && args.len() == 2 {
+                return self.compare_identity(code, args[0], args[1]);
+            }
             if module == "builtins" && self.builtin(&name, &args)? {
                 return Ok(());
             }
@@ -329,6 +332,7 @@ impl Session {
             if !self.is_old(on) {
                 return Ok(());
             }
+            args.iter().try_for_each(|&arg| self.search(on, arg))?;
             match contents::kind(on) {
                 Some(_) if CHANGING.contains(&name) => self.write_contents(on),
                 Some(Container::Dict | Container::OrderedDict) if name == "get" && !args.is_empty() => {

@@ -167,6 +167,32 @@ pub unsafe fn is_immutable(obj: Obj, depth: usize) -> bool {
     }
 }
 
+/// Whether there may be several objects of an immutable value: none of singletons, small integers, and text and bytes of
+/// one character, which the interpreter keeps.
+///
+/// # Safety
+/// A live object, lock held.
+pub unsafe fn may_be_two(obj: Obj) -> bool {
+    unsafe {
+        let ty = x::type_of(obj);
+        if is_singleton(obj) || !is_immutable(obj, 0) {
+            return false;
+        }
+        if ty == &raw mut ffi::PyLong_Type {
+            let (mut overflow, kept) = (0, -5..=256);
+            let value = ffi::PyLong_AsLongAndOverflow(obj, &raw mut overflow);
+            return overflow != 0 || !kept.contains(&value);
+        }
+        let is_sized = ty == &raw mut ffi::PyUnicode_Type || ty == &raw mut ffi::PyBytes_Type;
+        if is_sized && ffi::PyObject_Size(obj) == 1 {
+            return ty == &raw mut ffi::PyUnicode_Type
+                && x::str_of(obj).is_none_or(|s| s.chars().any(|c| c > '\u{ff}'));
+        }
+        let is_holder = is_sized || ty == &raw mut ffi::PyTuple_Type;
+        !is_holder || ffi::PyObject_Size(obj) > 0
+    }
+}
+
 /// Of two values for which `is_immutable` holds of the first.
 unsafe fn same_bits(a: Obj, b: Obj) -> bool {
     unsafe {

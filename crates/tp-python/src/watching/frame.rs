@@ -15,6 +15,8 @@ pub struct Layout {
     locals: usize,
     /// In `PyFunctionObject`: its code, defaults and keyword defaults.
     pub function_state: [usize; 3],
+    /// In `PyDictObject`: a number that every change of the dict makes another, and that no other dict has.
+    pub dict_version: usize,
 }
 
 /// CPython 3.11 (`pycore_frame.h`). The top of the stack is stored before each opcode event.
@@ -27,7 +29,17 @@ pub static V3_11: Layout = Layout {
     top: 64,
     locals: 72,
     function_state: [48, 56, 64],
+    dict_version: 24,
 };
+
+/// The word of a dict that every change of it changes.
+///
+/// # Safety
+/// A live dict of an interpreter that `layout` describes.
+pub unsafe fn dict_version(dict: Obj, layout: &Layout) -> *const usize {
+    // SAFETY: the caller's promise.
+    unsafe { dict.cast::<u8>().add(layout.dict_version) }.cast()
+}
 
 /// The words of a function object that say what it does.
 ///

@@ -4,16 +4,11 @@
 use super::api::Api;
 use super::contents::{self, Kind};
 use super::expect::{Expect, found, owned};
-use super::frame::function_state;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::shell;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use std::any::Any;
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, Ordering};
-use tp_graph::host_guards::{HostGuards, Word};
-use tp_tensor::Tensor;
+use std::sync::atomic::Ordering;
 
 pub enum Check {
     /// An item of a dict: a global, a builtin, a module's attribute, an item by key.
@@ -173,7 +168,7 @@ impl Check {
     }
 
     /// What stands at a place now, owned, or null; None of guards that are no place of one value.
-    unsafe fn present(&self, api: &Api) -> Option<Obj> {
+    pub(super) unsafe fn present(&self, api: &Api) -> Option<Obj> {
         unsafe {
             let value = match self {
                 Check::Item { dict, key, .. } => item(dict.as_ptr(), key.as_ptr()),
@@ -202,12 +197,27 @@ impl Check {
         }
     }
 
-    fn is_function(&self) -> bool {
+    pub(super) fn is_function(&self) -> bool {
         matches!(self, Check::Function { .. })
     }
 
+    /// The dict that a guard is about alone. What may be another tensor is looked at each time.
+    pub(super) unsafe fn dict(&self) -> Option<Obj> {
+        let of = match self {
+            Check::Item { value: Expect::Tensor { .. }, .. } => return None,
+            Check::Item { dict, .. } | Check::HasKey { dict, .. } => dict.as_ptr(),
+            Check::Length { of, .. } | Check::Contents { of, kind: Kind::Dict, .. } => {
+                // Another class may have a length of its own.
+                return (unsafe { x::type_of(of.as_ptr()) } == &raw mut ffi::PyDict_Type)
+                    .then(|| of.as_ptr());
+            }
+            _ => return None,
+        };
+        Some(of)
+    }
+
     /// Every object that the guard owns.
-    fn each(&self, f: &mut dyn FnMut(Obj)) {
+    pub(super) fn each(&self, f: &mut dyn FnMut(Obj)) {
         let mut value = None;
         let owned: [Option<&Py<PyAny>>; 4] = match self {
             Check::Item { dict, key, value: v } => {
@@ -242,7 +252,7 @@ impl Check {
 }
 
 impl Guard {
-    unsafe fn text(&self) -> String {
+    pub(super) unsafe fn text(&self) -> String {
         let name = &self.name;
         unsafe {
             match &self.check {
@@ -272,7 +282,7 @@ impl Guard {
     }
 
     /// The guard, and what was found.
-    unsafe fn miss(&self, api: &Api) -> String {
+    pub(super) unsafe fn miss(&self, api: &Api) -> String {
         unsafe {
             let text = self.text();
             if let Some(Expect::Tensor { like, moves, .. }) = self.check.expected()
@@ -314,142 +324,4 @@ unsafe fn type_text(class: Obj) -> String {
         let class: Bound<'_, PyAny> = unsafe { Bound::from_borrowed_ptr(py, class) };
         class.getattr("__qualname__").map_or_else(|_| "?".to_string(), |n| n.to_string())
     })
-}
-
-/// The guards of one entry.
-pub struct PyGuards {
-    /// Of functions, which stay until the guards are dropped: their words are compared by the entry.
-    functions: Vec<Guard>,
-    list: UnsafeCell<Vec<Guard>>,
-    /// Places of one tensor each, which others may come to: numbers in `list`.
-    places: Vec<usize>,
-    /// The collector took the objects away: nothing holds any more.
-    is_cleared: AtomicBool,
-    api: &'static Api,
-}
-
-// SAFETY: the list is read and cleared with the interpreter lock held. It is cleared only by the collector, when nobody
-// refers to the compiled function any more: no call of it is under way.
-unsafe impl Send for PyGuards {}
-// SAFETY: as above.
-unsafe impl Sync for PyGuards {}
-
-impl PyGuards {
-    /// `is_pinned`: whether a tensor was met by other ways than by reading one place, or it mattered which one it is.
-    pub fn new(api: &'static Api, list: Vec<Guard>, is_pinned: impl Fn(Obj) -> bool) -> PyGuards {
-        let (functions, list): (Vec<Guard>, _) =
-            list.into_iter().partition(|guard| guard.check.is_function());
-        let tensor = |guard: &Guard| match guard.check.expected() {
-            Some(Expect::Tensor { seen, .. }) => Some(seen.as_ptr()),
-            _ => None,
-        };
-        let met: Vec<Obj> = list.iter().filter_map(tensor).collect();
-        let is_alone = |obj: Obj| !is_pinned(obj) && met.iter().filter(|other| **other == obj).count() == 1;
-        let places = (0..list.len()).filter(|&i| tensor(&list[i]).is_some_and(is_alone)).collect();
-        PyGuards { functions, list: UnsafeCell::new(list), places, is_cleared: AtomicBool::new(false), api }
-    }
-
-    fn list(&self) -> &[Guard] {
-        // SAFETY: see above.
-        unsafe { &*self.list.get() }
-    }
-
-    fn all(&self) -> impl Iterator<Item = &Guard> {
-        self.functions.iter().chain(self.list())
-    }
-
-    /// Every object that the guards own, for the collector.
-    pub fn each(&self, f: &mut dyn FnMut(Obj)) {
-        self.all().for_each(|guard| guard.check.each(f));
-    }
-
-    /// Gives up the objects but functions, which the collector clears itself; the guards fail from now on.
-    ///
-    /// # Safety
-    /// Lock held; no check is under way.
-    pub unsafe fn clear(&self) {
-        if self.list().is_empty() {
-            return;
-        }
-        self.is_cleared.store(true, Ordering::Relaxed);
-        // Dropped after the list is empty: finalisers may come back here.
-        let taken = unsafe { std::mem::take(&mut *self.list.get()) };
-        drop(taken);
-    }
-}
-
-impl std::fmt::Debug for PyGuards {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.texts()).finish()
-    }
-}
-
-impl HostGuards for PyGuards {
-    fn holds(&self) -> bool {
-        // SAFETY: compiled functions are called with the lock held.
-        !self.is_cleared.load(Ordering::Relaxed)
-            && self.list().iter().all(|guard| unsafe { guard.check.holds(self.api) })
-    }
-
-    fn miss(&self) -> Option<String> {
-        // SAFETY: as above.
-        let failed = self.all().find(|guard| unsafe { !guard.check.holds(self.api) })?;
-        Some(unsafe { failed.miss(self.api) })
-    }
-
-    fn texts(&self) -> Vec<String> {
-        // SAFETY: as above.
-        self.all().map(|guard| unsafe { guard.text() }).collect()
-    }
-
-    fn slot_of(&self, t: &Tensor) -> Option<u32> {
-        let is_it = |&&i: &&usize| match self.list()[i].check.expected() {
-            // SAFETY: a live tensor, owned by the guard.
-            Some(Expect::Tensor { seen, .. }) => unsafe { shell::tensor_of(seen.as_ptr()).same(t) },
-            _ => false,
-        };
-        self.places.iter().find(is_it).and_then(|&i| u32::try_from(i).ok())
-    }
-
-    fn release(&self, slot: u32) {
-        if let Some(Expect::Tensor { moves, .. }) =
-            self.list().get(slot as usize).and_then(|guard| guard.check.expected())
-        {
-            moves.store(true, Ordering::Relaxed);
-        }
-    }
-
-    fn fetch(&self, slot: u32) -> Option<Tensor> {
-        let check = &self.list().get(slot as usize)?.check;
-        let Some(Expect::Tensor { like, .. }) = check.expected() else { return None };
-        // SAFETY: compiled functions are called with the lock held; the reference is given back.
-        unsafe {
-            let now = check.present(self.api).filter(|now| !now.is_null())?;
-            let found = shell::is_tensor(now).then(|| shell::tensor_of(now).clone());
-            ffi::Py_DECREF(now);
-            found.filter(|t| like.holds(t))
-        }
-    }
-
-    fn words(&self) -> Vec<Word> {
-        let of = |guard: &Guard| match &guard.check {
-            Check::Function { of, .. } => Some(of.as_ptr()),
-            _ => None,
-        };
-        let functions = self.functions.iter().filter_map(of);
-        // SAFETY: the functions live as long as the guards, and change with the interpreter lock held. A call that went
-        // well without defaults goes as well with some.
-        unsafe {
-            let state = functions.flat_map(|f| function_state(f, self.api.layout));
-            state.filter(|at| at.read() != 0).map(|at| Word::new(at)).collect()
-        }
-    }
-
-    fn is_words_only(&self) -> bool {
-        self.list().is_empty()
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
 }

@@ -3,7 +3,7 @@
 //! name and line.
 //!
 //! Lives here: when a thread is watched, and what comes of it. `session` has the events, `reads`, `attributes`, `calls`
-//! and `writes` what they mean, `guards`, `expect` and `contents` what is checked later; `frame`, `code` and `api` know CPython. Watched is
+//! and `writes` what they mean, `entry`, `guards`, `expect` and `contents` what is checked later; `frame`, `code` and `api` know CPython. Watched is
 //! the thread that captures, by opcode events: on versions of CPython without a row in `frame` nothing is, and captures go
 //! on as if nothing outside of the arguments ever changed. Trace functions of debuggers and coverage tools pause for the
 //! time of a capture.
@@ -17,16 +17,17 @@ mod attributes;
 mod calls;
 mod code;
 mod contents;
+pub mod entry;
 mod expect;
 mod frame;
-pub mod guards;
+mod guards;
 mod lazy;
 mod reads;
 mod session;
 mod writes;
 
 use crate::hot::ffi::Obj;
-use guards::PyGuards;
+use entry::PyGuards;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use session::{CURRENT, Session, trace};

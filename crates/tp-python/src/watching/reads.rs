@@ -1,9 +1,9 @@
 //! What each opcode reads of objects that existed before the capture, as guards.
 
 use super::attributes::{Class, has, is_changeable};
-use super::code::{Code, Op};
+use super::code::{self, Code, Op};
 use super::contents::{self, Kind};
-use super::expect::{is_immutable, owned};
+use super::expect::{is_immutable, may_be_two, owned, same_value};
 use super::frame::Frame;
 use super::guards::{Check, Guard, item, length};
 use super::session::{CONTENTS, LENGTH, Session, TYPE, VALUE};
@@ -13,6 +13,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use std::rc::Rc;
 use tp_dispatch::Result;
+use tp_graph::capture::watch;
 
 /// In-place forms of BINARY_OP have numbers from here on.
 const INPLACE: u32 = 13;
@@ -38,10 +39,13 @@ impl Session {
                 Op::LoadClosure if !code.is_free(py, n) => self.mark_fresh(frame.local(n)),
                 Op::LoadDeref | Op::LoadClosure => {}
                 Op::LoadAttr => self.read_attribute(frame.peek(1), code.name_at(py, arg)),
-                Op::Subscript => self.read_item(frame.peek(2), frame.peek(1)),
+                Op::Subscript => {
+                    self.search(frame.peek(2), frame.peek(1))?;
+                    self.read_item(frame.peek(2), frame.peek(1));
+                }
                 Op::Iterate | Op::Unpack => return self.iterate(frame.peek(1)),
-                Op::Identity => self.compare_identity(frame.peek(1), frame.peek(2)),
-                Op::Contains => self.read_membership(frame.peek(1), frame.peek(2)),
+                Op::Identity => return self.compare_identity(code, frame.peek(1), frame.peek(2)),
+                Op::Contains => return self.read_membership(frame.peek(1), frame.peek(2)),
                 Op::Binary if arg >= INPLACE => {
                     self.write_contents(frame.peek(2));
                     self.read_contents(frame.peek(1), DEPTH);
@@ -149,27 +153,62 @@ impl Session {
         }
     }
 
-    /// Of None and other objects a tensor differs whichever it is.
-    unsafe fn compare_identity(&mut self, a: Obj, b: Obj) {
+    /// Whether two objects are one. Of None and other objects a tensor differs whichever it is; equal numbers and strings,
+    /// which are guarded by value, may be one or two.
+    pub(super) unsafe fn compare_identity(&mut self, code: &Code, a: Obj, b: Obj) -> Result<()> {
         unsafe {
-            if !a.is_null() && !b.is_null() && shell::is_tensor(a) && shell::is_tensor(b) {
+            if a.is_null() || b.is_null() {
+                return Ok(());
+            }
+            if shell::is_tensor(a) && shell::is_tensor(b) {
                 self.pin(a);
                 self.pin(b);
+                return if a == b {
+                    Ok(())
+                } else {
+                    watch::tell_two(shell::tensor_of(a), shell::tensor_of(b))
+                };
             }
+            if code.kind == code::Kind::User && may_be_two(a) && same_value(a, b) {
+                let shown = key_text(a);
+                let message = format!(
+                    "the captured function asks whether two values {shown} are one object, which depends on how they were made"
+                );
+                return Err(watch::refusal("TP4036", message).note("compare them by =="));
+            }
+            Ok(())
         }
     }
 
-    unsafe fn read_membership(&mut self, of: Obj, key: Obj) {
+    unsafe fn read_membership(&mut self, of: Obj, key: Obj) -> Result<()> {
         unsafe {
             self.pin(key);
             if !self.is_old(of) {
-                return;
+                return Ok(());
             }
+            self.search(of, key)?;
             match contents::kind(of) {
                 Some(Kind::Dict | Kind::OrderedDict) => self.read_key(of, key),
                 Some(_) => self.read_contents(of, DEPTH),
                 None => {}
             }
+            Ok(())
+        }
+    }
+
+    /// A tensor is looked for among the keys that a dict or set had before: by its hash, and so by which tensor it is.
+    pub(super) unsafe fn search(&mut self, of: Obj, key: Obj) -> Result<()> {
+        unsafe {
+            let Some(kind @ (Kind::Dict | Kind::OrderedDict | Kind::Set)) = contents::kind(of) else {
+                return Ok(());
+            };
+            if key.is_null() || !shell::is_tensor(key) {
+                return Ok(());
+            }
+            let step = if kind == Kind::Set { 1 } else { 2 };
+            let keys = contents::contents(of, kind);
+            let mut tensors = keys.iter().step_by(step).filter(|one| shell::is_tensor(one.as_ptr()));
+            tensors.try_for_each(|one| watch::hashed(shell::tensor_of(one.as_ptr())))
         }
     }
 
