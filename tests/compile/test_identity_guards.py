@@ -114,7 +114,7 @@ _TABLE, _NAMES = {_W: 2.0}, {_W}
     "fn",
     [
         lambda x: x * _TABLE.get(x, 5.0),
-        lambda x: x * (_TABLE[x] if x in _TABLE else 5.0),
+        lambda x: x * (_TABLE[x] if x in _TABLE else 5.0),  # noqa: SIM401
         lambda x: x * (2.0 if x in _NAMES else 5.0),
     ],
 )
