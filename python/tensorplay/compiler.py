@@ -1,9 +1,9 @@
 """``tensorplay.compile``: capture a function once, run it through backends, and say which of them ran.
 
 A compiled function guards what its capture saw of its inputs (dtype, device, shape, layout, ``requires_grad``, grad
-mode, and the values of Python numbers and strings); a call that fits no entry captures again. Sizes in which calls
-differ become symbols, so that one entry serves them all. Other Python state that
-the function reads (globals, attributes that are no tensors) is read at capture time and not guarded.
+mode, and the values of Python numbers and strings), and on CPython 3.11 what it reads of other Python state (globals,
+closures, attributes, containers); a call that fits no entry captures again. Sizes in which calls differ become symbols, so that
+one entry serves them all.
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@ use crate::backend::Backend;
 use crate::capture::{self, CaptureScope, Captured};
 use crate::entity::Entity;
 use crate::entry::{Direct, Entry};
-use crate::guard::{Context, GuardSet, Place};
+use crate::guard::{Context, GuardSet};
 use crate::guard_sizes::SizeGuards;
+use crate::host_guards::HostGuards;
+use crate::inputs::{captured_ops, context, moving, places};
 use crate::ir::{Graph, InputKind, Operand};
 use crate::joint::{self, Joint};
 use crate::last;
@@ -21,9 +23,7 @@ use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use tp_dispatch::{
-    Arg, CodegenMarker, Error, ErrorKind, FallbackReason, OpHandle, Phase, Result, Rets, Value,
-};
+use tp_dispatch::{Arg, CodegenMarker, Error, ErrorKind, FallbackReason, Phase, Result, Rets, Value};
 use tp_tensor::symbols::Symbols;
 use tp_tensor::{Device, Tensor};
 
@@ -212,6 +212,7 @@ impl CompiledFunction {
         let (outputs, structure) = f(&fakes)?;
         let operands = scope.outputs(&outputs)?;
         let (asked, grad_mode) = scope.recorder().take_asked();
+        let host = scope.recorder().host_guards.take();
         joint::check_written(&scope, args, &fakes)?;
         joint::check_outputs(&outputs)?;
         let returned = operands.len();
@@ -229,10 +230,21 @@ impl CompiledFunction {
         graph.check()?;
         let ops = captured_ops(&graph);
         let (graph, removed) = passes::simplify(&graph);
-        let context =
-            Context { asked, grad_mode, between, sizing, sizes, ..context(&graph, args, &lifted, ops) };
+        let moving = host
+            .as_deref()
+            .map_or_else(Vec::new, |host| moving(&graph, args, &lifted, (&asked, &between), host));
+        let context = Context {
+            asked,
+            grad_mode,
+            between,
+            host,
+            moving: moving.clone(),
+            sizing,
+            sizes,
+            ..context(&graph, args, &lifted, ops)
+        };
         let guards = GuardSet::new(args, names, context);
-        let half = Half { graph, removed, guards, lifted, structure, returned, number };
+        let half = Half { graph, removed, guards, lifted, moving, structure, returned, number };
         match joint {
             Some(joint) if !joint.outputs.is_empty() => self.training(half, joint, args),
             _ => self.inference(half, args),
@@ -240,7 +252,7 @@ impl CompiledFunction {
     }
 
     fn inference(&self, half: Half, args: &[Arg<'_>]) -> Result<Entry> {
-        let Half { mut graph, removed, guards, lifted, structure, returned, number } = half;
+        let Half { mut graph, removed, guards, lifted, moving, structure, returned, number } = half;
         graph.outputs.truncate(returned);
         let (plan, breaks) = lower::plan(&graph, &self.options.backends, &self.artifacts)?;
         let inputs = places(&graph, args);
@@ -255,6 +267,7 @@ impl CompiledFunction {
             plan,
             inputs,
             lifted,
+            moving: moving.into(),
             returned,
             training: None,
             removed,
@@ -264,7 +277,7 @@ impl CompiledFunction {
     }
 
     fn training(&self, half: Half, joint: Joint, args: &[Arg<'_>]) -> Result<Entry> {
-        let Half { graph, removed, guards, lifted, structure, returned, number } = half;
+        let Half { graph, removed, guards, lifted, moving, structure, returned, number } = half;
         let split = split::run(&graph, returned)?;
         check_saved(&split.forward, &split.saved)?;
         let (plan, mut breaks) = lower::plan(&split.forward, &self.options.backends, &self.artifacts)?;
@@ -297,6 +310,7 @@ impl CompiledFunction {
             plan,
             inputs,
             lifted,
+            moving: moving.into(),
             returned,
             training: Some(Arc::new(training)),
             removed,
@@ -312,6 +326,11 @@ impl CompiledFunction {
 
     pub fn entries(&self) -> Vec<Arc<Entry>> {
         self.entries.iter().map_while(OnceLock::get).cloned().collect()
+    }
+
+    /// The host's own guards of every entry.
+    pub fn host_guards(&self) -> impl Iterator<Item = &dyn HostGuards> {
+        self.entries.iter().map_while(OnceLock::get).filter_map(|entry| entry.guards.host())
     }
 
     pub fn builds(&self) -> Vec<Build> {
@@ -359,6 +378,8 @@ struct Half {
     removed: Vec<passes::Removed>,
     guards: GuardSet,
     lifted: Vec<Tensor>,
+    /// Lifted tensors that runs fetch anew, and their places at the host.
+    moving: Vec<(u32, u32)>,
     structure: Box<dyn Any + Send + Sync>,
     returned: usize,
     number: usize,
@@ -385,61 +406,6 @@ fn refused(reason: &FallbackReason, entry: Option<&Entry>) -> Error {
     error
         .with_reason(reason.clone())
         .note("on_fallback=\"record\" runs it there all the same: the results are right, the times are not the backend's")
-}
-
-/// Where each input of a forward graph comes from: arguments in order, then lifted tensors in order.
-fn places(graph: &Graph, args: &[Arg<'_>]) -> Box<[Place]> {
-    let mut arguments = distinct_tensors(args).into_iter();
-    let mut lifted = 0u32..;
-    let place = |kind: InputKind| match kind {
-        InputKind::Argument => arguments.next().map(Place::Argument),
-        InputKind::Lifted => lifted.next().map(Place::Lifted),
-        InputKind::Gradient | InputKind::Saved => None,
-    };
-    graph.inputs.iter().map(|i| i.kind).filter_map(place).collect()
-}
-
-/// Argument numbers of the tensors, a tensor that is passed twice counted once.
-fn distinct_tensors(args: &[Arg<'_>]) -> Vec<u32> {
-    let mut seen: Vec<&Tensor> = Vec::new();
-    let mut out = Vec::new();
-    for (i, arg) in (0u32..).zip(args) {
-        if let Arg::Tensor(t) = arg
-            && !seen.iter().any(|s| s.same(t))
-        {
-            seen.push(t);
-            out.push(i);
-        }
-    }
-    out
-}
-
-/// What the guards must cover besides the arguments themselves.
-fn context(graph: &Graph, args: &[Arg<'_>], lifted: &[Tensor], ops: Vec<OpHandle>) -> Context {
-    let memory = Memory::of(graph);
-    let inputs = graph.inputs.iter().filter(|i| matches!(i.kind, InputKind::Argument | InputKind::Lifted));
-    let inputs: Vec<(Place, bool)> =
-        places(graph, args).into_iter().zip(inputs).map(|(p, i)| (p, memory.is_written(i.value))).collect();
-    let mut pairs = Vec::new();
-    for (a, (place, written)) in inputs.iter().enumerate() {
-        for (b, (other, other_written)) in inputs.iter().enumerate() {
-            if *written && a != b && (a < b || !other_written) {
-                pairs.push((*place, *other));
-            }
-        }
-    }
-    Context { memory: pairs, ops, lifted: lifted.to_vec(), ..Context::default() }
-}
-
-/// Every op that was captured, those included whose nodes are simplified away.
-fn captured_ops(graph: &Graph) -> Vec<OpHandle> {
-    let mut ops: Vec<OpHandle> = Vec::new();
-    for op in graph.nodes.values().filter_map(|n| n.target.op()) {
-        if !ops.contains(&op) {
-            ops.push(op);
-        }
-    }
-    ops
 }
 
 /// The tape watched every fake for writes, but not the tensors that were lifted.

@@ -5,8 +5,9 @@ use crate::ir::Graph;
 use crate::last;
 use crate::passes::Removed;
 use crate::passes::partition::Break;
-use crate::plan::Plan;
+use crate::plan::{Fast, Plan};
 use crate::report::{PlannedRegion, RunReport};
+use crate::run::Inputs;
 use crate::stamp::Stamps;
 use crate::training::{self, BackwardStamps, Training};
 use smallvec::SmallVec;
@@ -25,6 +26,8 @@ pub struct Entry {
     /// Where each input of the graph comes from.
     pub(crate) inputs: Box<[Place]>,
     pub(crate) lifted: Vec<Tensor>,
+    /// Lifted tensors that each run fetches anew, and their places at the host.
+    pub(crate) moving: Box<[(u32, u32)]>,
     /// Outputs of the forward plan that are the function's own; saved ones follow.
     pub(crate) returned: usize,
     pub(crate) training: Option<Arc<Training>>,
@@ -82,10 +85,39 @@ unsafe fn tensor_at<'a>(args: &[Arg<'a>], i: u32) -> &'a Tensor {
     }
 }
 
+/// Arguments, and lifted tensors of the capture.
+struct Fixed<'a> {
+    entry: &'a Entry,
+    args: &'a [Arg<'a>],
+}
+
+impl Inputs for Fixed<'_> {
+    #[inline(always)]
+    fn get(&self, i: usize) -> Result<&Tensor> {
+        self.entry.fixed(self.args, self.entry.inputs[i])
+    }
+}
+
+/// Arguments, and lifted tensors some of which stand in for others.
+struct Present<'a> {
+    entry: &'a Entry,
+    args: &'a [Arg<'a>],
+    moved: &'a [(u32, Tensor)],
+}
+
+impl Inputs for Present<'_> {
+    fn get(&self, i: usize) -> Result<&Tensor> {
+        self.entry.tensor(self.args, self.moved, self.entry.inputs[i])
+    }
+}
+
+/// Numbers of lifted tensors, and what stands in their places now.
+type Moved = SmallVec<[(u32, Tensor); 4]>;
+
 impl Entry {
-    /// Runs the entry. The arguments are checked against the guards first.
+    /// Runs the entry. The arguments are checked against the guards first; the host's state was when it was found.
     pub fn run(self: &Arc<Self>, args: &[Arg<'_>], rets: &mut Rets) -> Result<()> {
-        if let Err(guard) = self.guards.check(args) {
+        if let Err(guard) = self.guards.check_arguments(args) {
             return Err(Error::internal(
                 "TP9107",
                 format!("a compiled entry was run though its guard fails: {guard}"),
@@ -135,8 +167,12 @@ impl Entry {
         if is_tracing() {
             return None;
         }
+        if !self.moving.is_empty() {
+            // SAFETY: as above.
+            return Some(unsafe { self.run_moved(args, fast) });
+        }
         // SAFETY: the guards hold, so the inputs fit.
-        let out = unsafe { fast.run(|i: usize| self.tensor(args, self.inputs[i])) };
+        let out = unsafe { fast.run(&Fixed { entry: self, args }) };
         last::note_one(self.function, self, fast.kernel.marker());
         Some(out)
     }
@@ -144,9 +180,10 @@ impl Entry {
     /// # Safety
     /// As `run_guarded`.
     unsafe fn run_steps(self: &Arc<Self>, args: &[Arg<'_>], rets: &mut Rets) -> Result<()> {
+        let moved = self.fetch()?;
         let mut inputs: SmallVec<[&Tensor; 8]> = SmallVec::new();
         for place in &self.inputs {
-            inputs.push(self.tensor(args, *place)?);
+            inputs.push(self.tensor(args, &moved, *place)?);
         }
         let mut stamps = Stamps::new(self.plan.regions.len());
         let mut sizes = self.plan.binding();
@@ -162,7 +199,7 @@ impl Entry {
             let wanted: SmallVec<[&Tensor; 8]> = training
                 .gradients
                 .iter()
-                .map(|(place, _)| self.tensor(args, *place))
+                .map(|(place, _)| self.tensor(args, &moved, *place))
                 .collect::<Result<_>>()?;
             training::record(training, (backward, sizes), &wanted, &inputs, rets)?;
             rets.truncate(self.returned);
@@ -170,8 +207,47 @@ impl Entry {
         Ok(())
     }
 
+    /// # Safety
+    /// As `run_guarded`.
+    #[inline(never)]
+    unsafe fn run_moved(self: &Arc<Self>, args: &[Arg<'_>], fast: &Fast) -> Result<Tensor> {
+        let moved = self.fetch()?;
+        // SAFETY: as above.
+        let out = unsafe { fast.run(&Present { entry: self, args, moved: &moved }) };
+        last::note_one(self.function, self, fast.kernel.marker());
+        out
+    }
+
+    /// The present tensors in the places that may change.
+    fn fetch(&self) -> Result<Moved> {
+        let host = self.guards.host();
+        let present = |&(i, slot): &(u32, u32)| {
+            let found = host.and_then(|host| host.fetch(slot));
+            found
+                .map(|t| (i, t))
+                .ok_or_else(|| Error::internal("TP9108", "a compiled entry lost one of its inputs"))
+        };
+        self.moving.iter().map(present).collect()
+    }
+
     #[inline]
-    fn tensor<'a>(&'a self, args: &[Arg<'a>], place: Place) -> Result<&'a Tensor> {
+    fn tensor<'a>(
+        &'a self,
+        args: &[Arg<'a>],
+        moved: &'a [(u32, Tensor)],
+        place: Place,
+    ) -> Result<&'a Tensor> {
+        if let Place::Lifted(i) = place
+            && let Some((_, t)) = moved.iter().find(|(m, _)| *m == i)
+        {
+            return Ok(t);
+        }
+        self.fixed(args, place)
+    }
+
+    /// An input that is an argument, or the tensor of the capture.
+    #[inline(always)]
+    fn fixed<'a>(&'a self, args: &[Arg<'a>], place: Place) -> Result<&'a Tensor> {
         let found = match place {
             Place::Argument(i) => args.get(i as usize).and_then(Arg::tensor),
             Place::Lifted(i) => self.lifted.get(i as usize),

@@ -1,12 +1,17 @@
 //! Guards: what must hold of the arguments for a compiled entry to be used. They cover all that the capture could
 //! see of them: a tensor's dtype, device, sizes, strides (contiguous, or exactly these) and whether it requires a
 //! gradient; a literal's type and value; grad mode and autocast; which tensors share memory, where the graph writes to one; and
-//! the definitions of the user's ops that were captured.
+//! the definitions of the user's ops that were captured. What the function read of the host's state beyond them is
+//! guarded by the host (`host_guards`).
+
+pub use crate::guard_args::TensorGuard;
 
 use crate::capture::watch::{Answer, Asked, Fact};
 use crate::capture::{Between, literal};
-use crate::guard_args::{ArgGuard, TensorGuard, literal_holds};
+use crate::guard_args::{ArgGuard, literal_holds};
+use crate::guard_ops::OpGuard;
 use crate::guard_sizes::SizeGuards;
+use crate::host_guards::{HostGuards, Word};
 use crate::ir::Operand;
 use crate::sizing::Sizing;
 use std::fmt::Write;
@@ -31,38 +36,27 @@ pub struct GuardSet {
     ops: Box<[OpGuard]>,
     /// The number of registrations in the process when the ops were last found unchanged.
     changes: AtomicU64,
-    /// Lifted tensors, and whether each required a gradient.
-    lifted: Box<[(Tensor, bool)]>,
+    /// Lifted tensors, and whether each required a gradient; None of one that the host fetches anew.
+    lifted: Box<[(Tensor, Option<bool>)]>,
     /// Arguments that are a tensor which the function reaches on its own, and was captured as one with it.
     reached: Box<[(u32, Tensor)]>,
     /// Pairs of tensors, the first of which was not computed from the second: a gradient by that is taken inside.
     apart: Box<[(Subject, Subject)]>,
+    /// Pairs of tensors which the function was told to be two.
+    two: Box<[(Subject, Subject)]>,
     /// What the function asked of tensors beside their specs, and was told.
     asked: Box<[(Subject, Fact, Answer)]>,
     /// What must hold of sizes that are symbols.
     sizes: Option<Box<SizeGuards>>,
-    /// Besides the arguments one by one there are only registrations to look at on a thread without modes.
+    host: Option<Box<dyn HostGuards>>,
+    /// Words of the host's memory, owned by `host`; the first of them, or one that never changes, and the others.
+    first: Word,
+    words: Box<[Word]>,
+    /// The words are not all that `host` looks at.
+    asks_host: bool,
+    /// Besides the arguments one by one there are only registrations and the first word to look at on a thread without
+    /// modes.
     is_simple: bool,
-}
-
-/// One captured op. A user's op is called in a run, so that only its contract matters; a built-in one may have become
-/// part of a region, which its kernels must not have changed for.
-#[derive(Debug)]
-struct OpGuard {
-    op: OpHandle,
-    custom: bool,
-    seen: u64,
-}
-
-impl OpGuard {
-    fn of(op: OpHandle) -> OpGuard {
-        let custom = op.def().is_none_or(|d| d.custom);
-        OpGuard { op, custom, seen: if custom { op.contract() } else { op.revision() } }
-    }
-
-    fn holds(&self) -> bool {
-        self.seen == if self.custom { self.op.contract() } else { self.op.revision() }
-    }
 }
 
 /// The tensor that a fact is of: an argument, or one that the function reaches on its own.
@@ -87,12 +81,23 @@ pub struct Context {
     pub ops: Vec<OpHandle>,
     pub lifted: Vec<Tensor>,
     pub between: Between,
+    /// Those of them that runs fetch anew: number, and place at the host.
+    pub moving: Vec<(u32, u32)>,
     pub asked: Vec<Asked>,
     /// The function asked for grad mode.
     pub grad_mode: bool,
     /// Sizes that are symbols, and what the capture decided of them.
     pub(crate) sizing: Sizing,
     pub(crate) sizes: Option<Box<SizeGuards>>,
+    /// What it read of the host's state.
+    pub host: Option<Box<dyn HostGuards>>,
+}
+
+impl Context {
+    /// Nothing but what was read of the host's state.
+    pub fn of_host(host: Box<dyn HostGuards>) -> Context {
+        Context { host: Some(host), ..Context::default() }
+    }
 }
 
 impl GuardSet {
@@ -108,6 +113,7 @@ impl GuardSet {
             .collect();
         let any_grad =
             guards.iter().any(ArgGuard::requires_grad) || context.lifted.iter().any(Tensor::requires_grad);
+        let mut words = context.host.as_ref().map_or_else(Vec::new, |host| host.words()).into_iter();
         let mut set = GuardSet {
             names: names.into(),
             grad_mode: (any_grad || context.grad_mode).then(state::is_grad_enabled),
@@ -117,15 +123,15 @@ impl GuardSet {
             // Counted before the ops are looked at: a change in between is then looked for again.
             changes: AtomicU64::new(registry::changes()),
             ops: context.ops.into_iter().map(OpGuard::of).collect(),
-            lifted: context.lifted.into_iter().map(|t| (t.clone(), t.requires_grad())).collect(),
+            lifted: fixed(context.lifted, &context.moving),
             reached: reached_arguments(args, context.between.reached),
-            apart: context
-                .between
-                .apart
-                .into_iter()
-                .map(|(t, s)| (subject(args, t), subject(args, s)))
-                .collect(),
+            apart: pairs(args, context.between.apart).collect(),
+            two: pairs(args, context.between.two).filter(can_be_one).collect(),
             asked: context.asked.into_iter().map(|a| (subject(args, a.of), a.fact, a.answer)).collect(),
+            first: words.next().unwrap_or(Word::constant()),
+            words: words.collect(),
+            asks_host: context.host.as_ref().is_some_and(|host| !host.is_words_only()),
+            host: context.host,
             args: guards,
             sizes: context.sizes,
             is_simple: false,
@@ -138,6 +144,9 @@ impl GuardSet {
             && set.lifted.is_empty()
             && set.reached.is_empty()
             && set.apart.is_empty()
+            && set.two.is_empty()
+            && set.words.is_empty()
+            && !set.asks_host
             && set.asked.is_empty()
             && set.sizes.is_none();
         set
@@ -153,15 +162,21 @@ impl GuardSet {
 
     /// Whether every guard holds.
     pub fn holds(&self, args: &[Arg<'_>]) -> bool {
-        self.args_hold(args) && self.rest_holds(args)
+        self.args_hold(args) && self.rest_holds(args) && self.host_holds()
     }
 
     /// As `holds`, on a thread without modes (`state::is_plain`).
     #[inline(always)]
     pub fn holds_plainly(&self, args: &[Arg<'_>]) -> bool {
-        self.args_hold(args) && if self.is_simple { self.unchanged() } else { self.rest_holds(args) }
+        self.args_hold(args)
+            && if self.is_simple {
+                self.unchanged() && (self.first.holds() || self.words_hold())
+            } else {
+                self.rest_holds(args) && self.host_holds()
+            }
     }
 
+    /// Whether the arguments one by one are as they were.
     #[inline(always)]
     fn args_hold(&self, args: &[Arg<'_>]) -> bool {
         args.len() == self.args.len()
@@ -187,10 +202,31 @@ impl GuardSet {
             && self.same.iter().all(|&(i, j)| same(args, i, j))
             && self.memory.iter().all(|&(a, b, shared)| self.share_memory(args, a, b) == shared)
             && self.unchanged()
-            && self.lifted.iter().all(|(t, grad)| t.requires_grad() == *grad)
+            && self.lifted.iter().all(grad_holds)
             && self.reached.iter().all(|(i, t)| is_tensor(args, *i, t))
             && self.apart.iter().all(|pair| are_apart(args, pair))
+            && self.two.iter().all(|pair| are_two(args, pair))
             && self.asked.iter().all(|asked| asked_holds(args, asked))
+    }
+
+    /// Whether the function would read of the host's state what it read.
+    #[inline(never)]
+    fn host_holds(&self) -> bool {
+        (self.first.holds() && self.words.iter().all(Word::holds) || self.words_hold())
+            && (!self.asks_host || self.host.as_ref().is_none_or(|host| host.holds()))
+    }
+
+    /// A word changed: whether what it stands for did.
+    #[cold]
+    fn words_hold(&self) -> bool {
+        let all = || std::iter::once(&self.first).chain(&self.words);
+        // Read before the host looks: a change in between is then looked for again.
+        let now: Vec<usize> = all().map(Word::read).collect();
+        let hold = self.host.as_ref().is_none_or(|host| host.covered_hold());
+        if hold {
+            all().zip(now).for_each(|(word, now)| word.renew(now));
+        }
+        hold
     }
 
     /// Something was registered since: whether it concerns an op that was captured.
@@ -202,6 +238,15 @@ impl GuardSet {
             self.changes.store(now, Ordering::Relaxed);
         }
         hold
+    }
+
+    pub(crate) fn host(&self) -> Option<&dyn HostGuards> {
+        self.host.as_deref()
+    }
+
+    /// As `check`, of the arguments alone.
+    pub fn check_arguments(&self, args: &[Arg<'_>]) -> Result<(), String> {
+        if self.args_hold(args) && self.rest_holds(args) { Ok(()) } else { Err(self.miss(args)) }
     }
 
     /// Ok, or the first guard that does not hold, in the names of the arguments, with what was found.
@@ -258,8 +303,9 @@ impl GuardSet {
                 }
             };
         }
-        if let Some(i) = self.lifted.iter().position(|(t, grad)| t.requires_grad() != *grad) {
-            return format!("lifted{i}.requires_grad == {}, which changed", python_bool(self.lifted[i].1));
+        if let Some(i) = self.lifted.iter().position(|lifted| !grad_holds(lifted)) {
+            let grad = python_bool(self.lifted[i].1 == Some(true));
+            return format!("lifted{i}.requires_grad == {grad}, which changed");
         }
         if let Some((i, _)) = self.reached.iter().find(|(i, t)| !is_tensor(args, *i, t)) {
             return format!("{}, got another", self.reached_text(*i));
@@ -267,10 +313,13 @@ impl GuardSet {
         if let Some(pair) = self.apart.iter().find(|pair| !are_apart(args, pair)) {
             return format!("{}, which changed", self.apart_text(pair));
         }
-        match self.asked.iter().find(|asked| !asked_holds(args, asked)) {
-            Some(asked) => format!("{}, which changed", self.asked_text(asked)),
-            None => "no guard".to_string(),
+        if let Some(pair) = self.two.iter().find(|pair| !are_two(args, pair)) {
+            return format!("{}, got one tensor", self.two_text(pair));
         }
+        if let Some(asked) = self.asked.iter().find(|asked| !asked_holds(args, asked)) {
+            return format!("{}, which changed", self.asked_text(asked));
+        }
+        self.host.as_ref().and_then(|host| host.miss()).unwrap_or_else(|| "no guard".to_string())
     }
 
     /// Every guard as text.
@@ -295,11 +344,13 @@ impl GuardSet {
             true => format!("the definition of {} is the one captured", guard.op),
             false => format!("the kernels of {} are those captured", guard.op),
         }));
-        let grads = self.lifted.iter().enumerate();
-        out.extend(grads.map(|(i, (_, grad))| format!("lifted{i}.requires_grad == {}", python_bool(*grad))));
+        let grads = self.lifted.iter().enumerate().filter_map(|(i, (_, grad))| Some((i, (*grad)?)));
+        out.extend(grads.map(|(i, grad)| format!("lifted{i}.requires_grad == {}", python_bool(grad))));
         out.extend(self.reached.iter().map(|(i, _)| self.reached_text(*i)));
         out.extend(self.apart.iter().map(|pair| self.apart_text(pair)));
+        out.extend(self.two.iter().map(|pair| self.two_text(pair)));
         out.extend(self.asked.iter().map(|asked| self.asked_text(asked)));
+        out.extend(self.host.iter().flat_map(|host| host.texts()));
         out
     }
 
@@ -327,6 +378,10 @@ impl GuardSet {
 
     fn apart_text(&self, (t, source): &(Subject, Subject)) -> String {
         format!("{} is not computed from {}", self.subject_text(t), self.subject_text(source))
+    }
+
+    fn two_text(&self, (a, b): &(Subject, Subject)) -> String {
+        format!("{} is not {}", self.subject_text(a), self.subject_text(b))
     }
 
     fn subject_text(&self, subject: &Subject) -> String {
@@ -365,6 +420,20 @@ fn subject_of<'a>(args: &'a [Arg<'_>], subject: &'a Subject) -> Option<&'a Tenso
     }
 }
 
+/// Whether each lifted tensor required a gradient, where that is guarded here.
+fn fixed(lifted: Vec<Tensor>, moving: &[(u32, u32)]) -> Box<[(Tensor, Option<bool>)]> {
+    let moves = |i: usize| moving.iter().any(|(m, _)| *m as usize == i);
+    let grad = |(i, t): (usize, Tensor)| {
+        let grad = (!moves(i)).then(|| t.requires_grad());
+        (t, grad)
+    };
+    lifted.into_iter().enumerate().map(grad).collect()
+}
+
+fn grad_holds((t, grad): &(Tensor, Option<bool>)) -> bool {
+    grad.is_none_or(|grad| t.requires_grad() == grad)
+}
+
 fn asked_holds(args: &[Arg<'_>], (subject, fact, answer): &(Subject, Fact, Answer)) -> bool {
     subject_of(args, subject).is_some_and(|t| fact.of(t) == *answer)
 }
@@ -372,6 +441,19 @@ fn asked_holds(args: &[Arg<'_>], (subject, fact, answer): &(Subject, Fact, Answe
 fn are_apart(args: &[Arg<'_>], (t, source): &(Subject, Subject)) -> bool {
     let pair = subject_of(args, t).zip(subject_of(args, source));
     pair.is_some_and(|(t, source)| matches!(tp_autograd::depends_on(t, source), Ok(false)))
+}
+
+fn pairs(args: &[Arg<'_>], of: Vec<(Tensor, Tensor)>) -> impl Iterator<Item = (Subject, Subject)> {
+    of.into_iter().map(|(a, b)| (subject(args, a), subject(args, b)))
+}
+
+/// Tensors that the function reaches on its own stay what they are.
+fn can_be_one((a, b): &(Subject, Subject)) -> bool {
+    matches!(a, Subject::Argument(_)) || matches!(b, Subject::Argument(_))
+}
+
+fn are_two(args: &[Arg<'_>], (a, b): &(Subject, Subject)) -> bool {
+    subject_of(args, a).zip(subject_of(args, b)).is_some_and(|(a, b)| !a.same(b))
 }
 
 fn is_tensor(args: &[Arg<'_>], i: u32, t: &Tensor) -> bool {

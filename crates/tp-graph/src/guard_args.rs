@@ -48,7 +48,7 @@ impl ArgGuard {
 }
 
 #[derive(Debug)]
-pub(crate) struct TensorGuard {
+pub struct TensorGuard {
     /// Dtype, device, contiguity, fake or not, requires a gradient or not.
     kind: u64,
     sizes: Dims,

@@ -70,17 +70,22 @@ impl Plan {
     }
 }
 
+/// The inputs of a graph by number.
+pub(crate) trait Inputs {
+    fn get(&self, i: usize) -> Result<&Tensor>;
+}
+
 impl Fast {
-    /// Runs the one region of a plan; `input` gives the graph's inputs by number.
+    /// Runs the one region of a plan.
     ///
     /// # Safety
     /// As `Plan::run`.
     #[inline(always)]
-    pub(crate) unsafe fn run<'t>(&self, input: impl Fn(usize) -> Result<&'t Tensor>) -> Result<Tensor> {
+    pub(crate) unsafe fn run(&self, inputs: &impl Inputs) -> Result<Tensor> {
         let mut reads = [std::ptr::null(); FAST_INPUTS];
         let mut like = None;
         for (k, (read, &i)) in reads.iter_mut().zip(&self.inputs).enumerate() {
-            let t = input(i as usize)?;
+            let t = inputs.get(i as usize)?;
             if self.like == Some(k) {
                 like = Some(t);
             }

@@ -7,9 +7,10 @@ use crate::hot::ffi as x;
 use crate::hot::queue;
 use parking_lot::Mutex;
 use pyo3::ffi;
+use pyo3::prelude::*;
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tp_dispatch::Result;
 use tp_dispatch::host::{Host, Location};
@@ -123,6 +124,24 @@ unsafe fn user_frame() -> Option<Location> {
     }
 }
 
+/// Whether a file is of this package, or part of the interpreter itself.
+pub fn is_ours(file: &str) -> bool {
+    file.contains("/tensorplay/") && !file.contains("/tests/") || file.starts_with("<frozen ")
+}
+
+/// Whether a file is of Python's standard library: what it calls is called for somebody.
+pub fn is_standard(file: &str) -> bool {
+    static FOLDER: OnceLock<Option<String>> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
+        error::attached(|py| {
+            let os: String = py.import("os").ok()?.getattr("__file__").ok()?.extract().ok()?;
+            os.strip_suffix("os.py").map(str::to_string)
+        })
+    });
+    let inside = folder.as_deref().and_then(|folder| file.strip_prefix(folder));
+    inside.is_some_and(|rest| !rest.starts_with("site-packages") && !rest.starts_with("dist-packages"))
+}
+
 /// Takes over a reference to `code`.
 unsafe fn file_of(code: *mut ffi::PyObject) -> Option<Arc<str>> {
     // SAFETY: a live code object.
@@ -141,7 +160,7 @@ unsafe fn file_of(code: *mut ffi::PyObject) -> Option<Arc<str>> {
             return None;
         }
         let text = x::shown(name);
-        let own = text.contains("/tensorplay/") && !text.contains("/tests/") || text.starts_with("<frozen ");
+        let own = is_ours(&text) || is_standard(&text);
         let file: Option<Arc<str>> = if own { None } else { Some(text.into()) };
         ffi::Py_DECREF(name);
         files.insert(code as usize, file.clone());

@@ -21,6 +21,7 @@ mod structure;
 mod symint;
 mod tensor;
 mod types;
+mod watching;
 
 use pyo3::prelude::*;
 

@@ -103,6 +103,7 @@ x = tp.ones((4,))
 tp.compiler.mark_dynamic(x, 0)
 tp.compile(lambda x: x.reshape((4,)))(x)
 """,
+    "TP4036": "import time\ntp.compile(lambda x: x * time.time())(tp.ones((2,)))",
     "TP4106": "tp.compile(3)",
     "TP4107": 'tp.compile(lambda x: x + 1.0, backend="none")',
     "TP4105": "tp.compile(lambda x: x + 1.0, backend=None)",

@@ -1,12 +1,10 @@
 //! What one capture has recorded so far: the graph under construction, which tensor is which value, and the real
 //! tensors that were lifted.
 
-use super::Captured;
-use super::between::Between;
-use super::known::Known;
-use super::watch::Asked;
+use super::{Captured, between::Between, known::Known, watch::Asked};
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
 use crate::entity::{Entity, ValueId};
+use crate::host_guards::HostGuards;
 use crate::ir::{Alias, Const, InputKind, Operand, Target, ValueType};
 use crate::passes::Rewrite;
 use smallvec::SmallVec;
@@ -39,6 +37,7 @@ pub struct Recorder {
     /// What was asked of tensors that existed before.
     asked: Vec<Asked>,
     pub(super) grad_mode_asked: bool,
+    pub(crate) host_guards: Option<Box<dyn HostGuards>>,
     /// Where grad mode was last set.
     pub(super) mode_changed_at: Option<String>,
     /// The first refusal: code, message and notes.
@@ -92,6 +91,7 @@ impl Recorder {
             indexed: 0,
             asked: Vec::new(),
             grad_mode_asked: false,
+            host_guards: None,
             mode_changed_at: None,
             refused: None,
         }

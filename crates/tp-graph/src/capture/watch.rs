@@ -4,6 +4,7 @@
 
 use super::{Recorder, SCOPES, active};
 use crate::guard::{python_bool, tuple};
+use crate::host_guards::HostGuards;
 use std::cell::RefCell;
 use std::rc::Rc;
 use tp_autograd::meta;
@@ -177,6 +178,31 @@ pub fn gradients(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
     Ok(())
 }
 
+/// The function learns whether `a` and `b` are one object, which they are not.
+pub fn tell_two(a: &Tensor, b: &Tensor) -> Result<()> {
+    let Some(recorder) = innermost() else { return Ok(()) };
+    let (Some(real), Some(other)) = (behind(a), behind(b)) else { return Ok(()) };
+    if real.same(&other) {
+        return if a.same(b) { Ok(()) } else { Err(one_as_two()) };
+    }
+    recorder.borrow_mut().between.tell_two(real, other);
+    Ok(())
+}
+
+/// The function gets the hash of a tensor, by which sets and dicts tell tensors apart.
+pub fn hashed(t: &Tensor) -> Result<()> {
+    let Some(recorder) = innermost() else { return Ok(()) };
+    let Some(real) = behind(t) else { return Ok(()) };
+    let is_clear = recorder.borrow_mut().between.hash(&real, t.is_fake());
+    if is_clear { Ok(()) } else { Err(one_as_two()) }
+}
+
+#[cold]
+fn one_as_two() -> Error {
+    let message = "a captured function asks whether its argument is a tensor that it reaches on its own, which it is: a capture has two for it";
+    refusal("TP4036", message).note("pass the tensor once, or ask outside of the function")
+}
+
 /// The tensor that existed before the function ran and is `t`, or is what `t` stands for.
 pub fn behind(t: &Tensor) -> Option<Tensor> {
     innermost().and_then(|recorder| recorder.borrow().behind(t))
@@ -208,6 +234,11 @@ pub fn refused(e: Error) -> Error {
         recorder.borrow_mut().refused.get_or_insert((e.code(), e.message().to_string(), e.notes().to_vec()));
     }
     e
+}
+
+/// Whether something was refused in the capture in progress.
+pub fn is_refused() -> bool {
+    innermost().is_some_and(|recorder| recorder.borrow().refused.is_some())
 }
 
 /// Refuses what would be done once, by the capture, and by no run.
@@ -249,6 +280,13 @@ impl Modes {
             e = e.note(format!("changed at {at}"));
         }
         Err(e.note("change it in a `with` block, or outside of the function"))
+    }
+}
+
+/// What the function read of the host's state: the entry holds as long as the guards do.
+pub fn depend_on(guards: Box<dyn HostGuards>) {
+    if let Some(recorder) = innermost() {
+        recorder.borrow_mut().host_guards = Some(guards);
     }
 }
 

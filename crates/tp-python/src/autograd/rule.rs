@@ -7,6 +7,7 @@ use super::returned::{Marked, Owned};
 use crate::error;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::{convert, queue, ret, shell};
+use crate::watching;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 use pyo3::{IntoPyObjectExt, ffi};
@@ -152,7 +153,7 @@ impl PyRule {
         // A view of an output that ctx keeps would own the output, whose history will own ctx.
         let alone = |on| rets.iter().for_each(|v| v.for_each_tensor(|t| t.set_alone(on)));
         alone(true);
-        let result = setup.call((), Some(&kwargs));
+        let result = watching::paused(|| setup.call((), Some(&kwargs)));
         alone(false);
         result
     }
@@ -344,7 +345,8 @@ impl VjpRule for PyRule {
                 args.push(object.0);
                 args.extend(grads.iter().map(|g| g.as_ptr()));
                 context::enter(object.0, ctx);
-                let out = x::vectorcall(self.backward, args.as_ptr(), args.len(), std::ptr::null_mut());
+                let call = || x::vectorcall(self.backward, args.as_ptr(), args.len(), std::ptr::null_mut());
+                let out = watching::paused(call);
                 context::leave(object.0, ctx);
                 let result = Bound::from_owned_ptr_or_err(py, out).map_err(error::from_py)?;
                 self.store(&result, ctx, gradients_out)?;
@@ -402,7 +404,8 @@ impl PyRule {
                 return Err(error::fetch());
             }
             context::enter(object, ctx);
-            let result = x::vectorcall(self.backward, args.as_ptr(), 2, std::ptr::null_mut());
+            let call = || x::vectorcall(self.backward, args.as_ptr(), 2, std::ptr::null_mut());
+            let result = watching::paused(call);
             context::leave(object, ctx);
             ffi::Py_DECREF(args[1]);
             context::give_up(object);

@@ -22,7 +22,7 @@ use tp_graph::report::{Build, Explanation, FallbackPolicy, PlannedRegion, Region
 
 pub use backend::program_dict;
 use backend::{Background, PyBackend};
-pub use object::init_type;
+pub use object::{init_type, is_type};
 
 /// Makes a compiled function. `backends` in order of preference, all known; `policy` is record, warn or error; with
 /// `background` adapters make their code on another thread; `dynamic` is None for symbols on the second size, True for
@@ -112,6 +112,12 @@ fn compiled_builds<'py>(py: Python<'py>, compiled: &Bound<'py, PyAny>) -> PyResu
     })
 }
 
+/// Whether captures see what functions read and write of Python's state: on versions of CPython whose frames are known.
+#[pyfunction]
+fn watches_python_state() -> PyResult<bool> {
+    guarded(|| Ok(crate::watching::is_available()))
+}
+
 /// Captures and compiles for these arguments without running; the entry serves later calls.
 #[pyfunction]
 #[pyo3(signature = (compiled, args, kwargs=None))]
@@ -173,6 +179,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(compiled_builds, m)?)?;
     m.add_function(wrap_pyfunction!(compiled_prepare, m)?)?;
     m.add_function(wrap_pyfunction!(compiled_function, m)?)?;
+    m.add_function(wrap_pyfunction!(watches_python_state, m)?)?;
     m.add_function(wrap_pyfunction!(backend::register_backend, m)?)?;
     m.add_function(wrap_pyfunction!(backend::backend_names, m)?)?;
     m.add_function(wrap_pyfunction!(backend::backend_capability, m)?)

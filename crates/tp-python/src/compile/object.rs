@@ -8,6 +8,7 @@ use crate::error;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::heap_type::{HeapType, slot};
 use crate::hot::{ret, shell};
+use crate::watching::entry::PyGuards;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -71,6 +72,11 @@ pub fn new<'py>(
         x::PyObject_GC_Track(op.cast());
         Bound::from_owned_ptr_or_err(py, op)
     }
+}
+
+/// Whether a type is that of compiled functions.
+pub fn is_type(ty: *mut ffi::PyTypeObject) -> bool {
+    ty == TYPE.load(Ordering::Relaxed)
 }
 
 fn inner<'a>(obj: &'a Bound<'_, PyAny>) -> PyResult<&'a Inner> {
@@ -305,7 +311,7 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
     // Called twice where a capture with symbolic sizes does not come about.
     let built = inner.core.build(&args, &flat.names, &marks, &mut |values: &[Value]| {
         let values = values.get(..leaves).unwrap_or(values);
-        let out = made.call(py, &func, &inner.parameters, values);
+        let out = made.call(py, &func, &inner.parameters, values, true);
         let out = out.inspect_err(|e| dynamic::failed(py, e)).map_err(error::from_py)?;
         let mut results = Flat::default();
         let tree = tree::flatten(&out, "result", Numbers::Fixed, &mut results)?;
@@ -400,8 +406,21 @@ unsafe extern "C" fn traverse(op: Obj, visit: ffi::visitproc, arg: *mut c_void) 
                 }
             }
         }
+        let mut stopped = 0;
+        for guards in python_guards(&(*(*this).inner).core) {
+            guards.each(&mut |obj| {
+                if stopped == 0 {
+                    stopped = visit(obj, arg);
+                }
+            });
+        }
+        stopped
     }
-    0
+}
+
+/// What the entries guard of Python's state, which owns objects.
+fn python_guards(core: &CompiledFunction) -> impl Iterator<Item = &PyGuards> {
+    core.host_guards().filter_map(|guards| guards.as_any().downcast_ref())
 }
 
 unsafe extern "C" fn clear(op: Obj) -> c_int {
@@ -411,6 +430,8 @@ unsafe extern "C" fn clear(op: Obj) -> c_int {
         ffi::Py_CLEAR(&raw mut (*this).dict);
         let func = std::mem::replace(&mut (*(*this).inner).func, ffi::Py_NewRef(ffi::Py_None()));
         ffi::Py_XDECREF(func);
+        // Whoever is called while objects go may come back, to an entry without guards that hold.
+        error::attached(|_| python_guards(&(*(*this).inner).core).for_each(|guards| guards.clear()));
     }
     0
 }

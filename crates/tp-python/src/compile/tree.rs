@@ -7,6 +7,7 @@ use crate::hot::ffi as x;
 use crate::hot::sizes;
 use crate::hot::{convert, shell};
 use crate::types;
+use crate::watching::Watching;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -348,28 +349,60 @@ impl FlatCall {
     }
 
     /// Calls `func` with `values` in the places of the leaves; an error where it writes to what the arguments hold.
+    /// `watch`: what it reads beyond them becomes a guard of the capture.
     pub fn call<'py>(
         &self,
         py: Python<'py>,
         func: &Bound<'py, PyAny>,
         parameters: &[String],
         values: &[Value],
+        watch: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         x::require_stack()?;
         let mut values = values.iter().cloned();
         let args = PyTuple::new(py, all(py, &self.args, &mut values)?)?;
         if self.kwargs.is_empty() {
-            let watch = self.watch(func, parameters, &args, None)?;
-            let out = func.call1(args)?;
-            return unwritten(watch.as_ref()).map(|()| out);
+            return self.watched(py, func, parameters, (args, None), watch);
         }
         let kwargs = PyDict::new(py);
         for (key, tree) in &self.kwargs {
             kwargs.set_item(key.bind(py), unflatten(py, tree, &mut values)?)?;
         }
-        let watch = self.watch(func, parameters, &args, Some(&kwargs))?;
-        let out = func.call(args, Some(&kwargs))?;
-        unwritten(watch.as_ref()).map(|()| out)
+        self.watched(py, func, parameters, (args, Some(&kwargs)), watch)
+    }
+
+    fn watched<'py>(
+        &self,
+        py: Python<'py>,
+        func: &Bound<'py, PyAny>,
+        parameters: &[String],
+        (args, kwargs): (Bound<'py, PyTuple>, Option<&Bound<'py, PyDict>>),
+        watch_state: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let watch = self.watch(func, parameters, &args, kwargs)?;
+        if !watch_state {
+            let out = func.call(args, kwargs)?;
+            return unwritten(watch.as_ref()).map(|()| out);
+        }
+        let mut made = Vec::new();
+        let given = self.args.iter().zip(args.iter());
+        given.for_each(|(tree, object)| made_of(tree, &object, &mut made));
+        for (key, tree) in &self.kwargs {
+            if let Some(object) = kwargs.and_then(|k| k.get_item(key.bind(py)).ok().flatten()) {
+                made_of(tree, &object, &mut made);
+            }
+        }
+        let watching = Watching::begin(py, func, &made)?;
+        let out = func.call(args, kwargs);
+        let done = out.and_then(|out| unwritten(watch.as_ref()).map(|()| out));
+        match (done, watching) {
+            (Ok(out), Some(watching)) => watching.finish(py).map(|()| out),
+            (Err(e), Some(watching)) => {
+                watching.abandon(py, tp_graph::capture::watch::is_refused());
+                Err(e)
+            }
+            (done, None) => done,
+        }
     }
 
     /// Notes what the arguments hold besides tensors and numbers; None where they hold nothing.
@@ -398,6 +431,23 @@ impl FlatCall {
         }
         containers(args.py())?.getattr("Watch")?.call1((roots,)).map(Some)
     }
+}
+
+/// Addresses of the containers that were made for this call alone.
+fn made_of(tree: &Tree, object: &Bound<'_, PyAny>, out: &mut Vec<x::Obj>) {
+    let parts: Vec<&Tree> = match tree {
+        Tree::Leaf | Tree::Fixed(_) => return,
+        Tree::Tuple(parts) | Tree::Named(_, parts) | Tree::List(parts) | Tree::Formed(_, parts) => {
+            parts.iter().collect()
+        }
+        Tree::Dict(parts) => parts.iter().map(|(_, part)| part).collect(),
+    };
+    out.push(object.as_ptr());
+    let items: Vec<Bound<'_, PyAny>> = match object.cast::<PyDict>() {
+        Ok(dict) => dict.values().iter().collect(),
+        Err(_) => object.try_iter().into_iter().flatten().flatten().collect(),
+    };
+    parts.iter().zip(&items).for_each(|(part, item)| made_of(part, item, out));
 }
 
 /// A write to an argument's container happens in the capture alone: a run's function is the graph.

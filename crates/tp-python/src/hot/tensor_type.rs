@@ -31,6 +31,13 @@ unsafe extern "C" fn no_new(_: *mut ffi::PyTypeObject, _: Obj, _: Obj) -> Obj {
 
 /// Identity: `==` compares elements, so that equal tensors must not share a hash.
 unsafe extern "C" fn hash(op: Obj) -> ffi::Py_hash_t {
+    if tp_graph::capture::active() {
+        // SAFETY: called on a live tensor with the lock held.
+        if let Err(e) = tp_graph::capture::watch::hashed(unsafe { shell::tensor_of(op) }) {
+            error::set(e);
+            return -1;
+        }
+    }
     // Objects lie on 16-byte boundaries: the low bits say nothing. A hash is never -1.
     ((op as usize).rotate_right(4) & (isize::MAX as usize)) as ffi::Py_hash_t
 }
