@@ -133,6 +133,10 @@ impl fmt::Display for FallbackReason {
                 )
             }
             R::Compiling { backend } => write!(f, "'{backend}' is still compiling; later calls will use it"),
+            // Not a fault: the backend is asked for more than it takes in one piece.
+            R::LoweringFailed { stage, message } if stage == "size" => {
+                write!(f, "{message}; it runs native, compile its parts to use the backend")
+            }
             R::LoweringFailed { stage, message } => {
                 write!(f, "{stage} failed: {message}; please report this program")
             }

@@ -400,7 +400,12 @@ fn refused(reason: &FallbackReason, entry: Option<&Entry>) -> Error {
     if let Some((graph, node)) = reason.op().and_then(named) {
         error = error.note(format!("the node: {}", graph.node_text(node)));
     } else if let Some((graph, node)) = region.first().and_then(|op| named(op)) {
-        let of = if region.len() > 1 { format!(" of {}", region.join(", ")) } else { String::new() };
+        let (shown, more) = region.split_at(region.len().min(4));
+        let of = match more.len() {
+            _ if region.len() == 1 => String::new(),
+            0 => format!(" of {}", shown.join(", ")),
+            more => format!(" of {} and {more} more", shown.join(", ")),
+        };
         error = error.note(format!("the region{of} begins at: {}", graph.node_text(node)));
     }
     error

@@ -52,10 +52,8 @@ def supports(program: Program) -> dict[str, Any] | None:
     """None when `lower` takes the program, else `{"kind", "message", "details"}`."""
     instrs = program["instrs"]
     if len(instrs) > MAX_INSTRS:
-        what = f"a program of {len(instrs)} instructions (tvm takes {MAX_INSTRS})"
-        return _refusal(
-            "Hazard", f"{what} would compile for seconds; split the region", op="program", what=what
-        )
+        what = f"a program of {len(instrs)} instructions (tvm takes {MAX_INSTRS}) would compile for seconds"
+        return _refusal("LoweringFailed", what, stage="size")
     unknown = next((dtype for dtype in program["inputs"] if dtype not in BITS), None)
     if unknown is not None:
         return _refusal("UnsupportedDType", f"tvm has no {unknown} inputs", op="input", dtype=unknown)
