@@ -17,7 +17,7 @@ from tensorplay.errors import ArgumentError, FallbackError, InvalidValueError
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, ParamSpec, TypeVar, overload
 
     from tensorplay.graph import Graph
@@ -83,6 +83,30 @@ def _names(backend: Any) -> list[str]:
     return names
 
 
+def _options(options: Any, names: Sequence[str]) -> dict[str, Any] | None:
+    """The options of the named backends; InvalidValueError for one that none of them has or a value of another type."""
+    if options is None:
+        return None
+    _arguments.instance("compile", "options", options, dict, "a dict")
+    known: dict[str, type] = {}
+    for name in names:
+        known |= backends.base.options(name)
+    for option, value in options.items():
+        if option not in known:
+            near = _arguments.nearest(option, known) if isinstance(option, str) else None
+            hint = f"; did you mean {near!r}?" if near else ""
+            listed = ", ".join(map(repr, sorted(known))) or "none"
+            raise InvalidValueError(
+                f"no option {option!r} for {', '.join(map(repr, names))}: known are {listed}{hint}",
+                code="TP4109",
+            )
+        if type(value) is not known[option]:
+            raise InvalidValueError(
+                f"option {option!r} is a {known[option].__name__}, got {value!r}", code="TP4109"
+            )
+    return dict(options)
+
+
 @overload
 def compile(
     fn: Callable[P, R],
@@ -91,6 +115,7 @@ def compile(
     dynamic: bool | None = ...,
     on_fallback: str | None = ...,
     background: bool = ...,
+    options: Mapping[str, Any] | None = ...,
 ) -> CompiledFunction[P, R]: ...
 
 
@@ -102,6 +127,7 @@ def compile(
     dynamic: bool | None = ...,
     on_fallback: str | None = ...,
     background: bool = ...,
+    options: Mapping[str, Any] | None = ...,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
@@ -113,6 +139,7 @@ def compile(
     dynamic: bool | None = None,
     on_fallback: str | None = None,
     background: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Compile ``fn``; usable as a decorator.
 
@@ -132,6 +159,10 @@ def compile(
     background
         Make the backend's code on another thread. Until it is there the region runs native, with the reason
         ``Compiling`` in the reports; without it the first call waits.
+    options
+        What the code of ``"tvm"`` is to be: ``"target"``, a processor by LLVM's name (``"haswell"``) instead of this machine;
+        ``"parallel"``, whether long loops are split over the pool (True); ``"fast_math"``, whether a product and the sum
+        it goes into may be rounded once (False). Target and ``-fast-math`` stand in the markers.
 
     Returns
     -------
@@ -142,7 +173,7 @@ def compile(
     Raises
     ------
     InvalidValueError
-        For a backend name that nobody registered, which is a ValueError too.
+        For a backend name that nobody registered, and an option that no named backend has; a ValueError too.
     ArgumentError
         For something that cannot be called.
     """
@@ -152,7 +183,12 @@ def compile(
     policy = _policy(on_fallback, names, isinstance(backend, str))
     if fn is None:
         return functools.partial(
-            compile, backend=backend, dynamic=dynamic, on_fallback=on_fallback, background=background
+            compile,
+            backend=backend,
+            dynamic=dynamic,
+            on_fallback=on_fallback,
+            background=background,
+            options=options,
         )
     _arguments.function("compile", "fn", fn)
     if dynamic is not None:
@@ -169,6 +205,7 @@ def compile(
         parameters=graph.parameter_names(fn),
         background=background,
         dynamic=dynamic,
+        options=_options(options, names),
     )
     functools.update_wrapper(compiled, fn, updated=())
     return compiled

@@ -54,6 +54,8 @@ pub struct RawKernel {
     layout: KernelLayout,
     guarded: bool,
     cached: bool,
+    /// See `on_one_thread`.
+    whole: bool,
     marker: Arc<CodegenMarker>,
     /// Keeps the code loaded.
     _owner: Arc<dyn Any + Send + Sync>,
@@ -72,7 +74,16 @@ impl RawKernel {
     ) -> RawKernel {
         // SAFETY: the caller's promise.
         let function = unsafe { std::mem::transmute::<usize, PackedFn>(address) };
-        RawKernel { function, handle, layout, guarded: false, cached: false, marker, _owner: owner }
+        RawKernel {
+            function,
+            handle,
+            layout,
+            guarded: false,
+            cached: false,
+            whole: false,
+            marker,
+            _owner: owner,
+        }
     }
 
     /// The kernel as one that says whether it divided by zero: part of what `new` is promised.
@@ -83,6 +94,12 @@ impl RawKernel {
     /// The kernel as one that was there before, in memory or on disk.
     pub fn cached(self, cached: bool) -> RawKernel {
         RawKernel { cached, ..self }
+    }
+
+    /// Long loops are not split over the pool.
+    #[must_use]
+    pub fn on_one_thread(self, whole: bool) -> RawKernel {
+        RawKernel { whole, ..self }
     }
 
     pub fn is_cached(&self) -> bool {
@@ -198,7 +215,8 @@ impl Executor for RawExecutor {
             let code = if total < LONG {
                 frame.run(0..outer)
             } else {
-                run_long(&frame, outer, (LONG / inner).max(1))
+                let grain = if self.kernel.whole { outer } else { (LONG / inner).max(1) };
+                run_long(&frame, outer, grain)
             };
             if let (BY_ZERO, Some(native)) = (code, &self.native) {
                 native.run(inputs, outputs)?;

@@ -11,6 +11,11 @@ ENTRIES: tuple[tuple[str, str, str], ...] = (
         "What was plugged in as a backend is none.",
         "derive it from tensorplay.backends.Backend; docs/backends.md has one",
     ),
+    (
+        "TP4109",
+        "No named backend has such an option, or it is of another type.",
+        "use one that the message lists",
+    ),
     ("TP5001", "A text is no graph; line and column show where reading stopped.", "mend the text there"),
     ("TP5002", "A graph breaks a rule of its form.", "the notes list every violation"),
     ("TP5003", "A graph's node does not fit its op's schema.", "capture again with the present definition"),
@@ -30,6 +35,7 @@ ENTRIES: tuple[tuple[str, str, str], ...] = (
 )
 
 EXAMPLES: dict[str, str] = {
+    "TP4109": 'tp.compile(lambda x: x + 1.0, backend="tvm", options={"fast": True})',
     "TP4108": 'tp.backends.register("mine", object())',
     "TP5005": 'tp.graph.from_json("{}")',
     "TP5006": """

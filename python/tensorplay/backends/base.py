@@ -32,6 +32,7 @@ __all__ = [
     "capability",
     "ensure_known",
     "names",
+    "options",
     "plugged",
     "register",
     "require",
@@ -153,6 +154,11 @@ def absent(reason: str, details: dict[str, Any]) -> dict[str, Any]:
 def adapter(name: str) -> Any:
     """The adapter in this package of that name, imported on first use."""
     return importlib.import_module(ADAPTERS[name])
+
+
+def options(name: str) -> dict[str, type]:
+    """What `options=` of `compile` may hold for the backend of that name, and the type of each."""
+    return dict(getattr(adapter(name), "OPTIONS", {})) if name in ADAPTERS else {}
 
 
 # One thread for what is compiled in the background, started with the first of it.

@@ -15,16 +15,23 @@ use tp_tensor::Device;
 
 pub struct PyBackend {
     name: String,
+    /// What the caller of `compile` wants of the code; known to the adapter.
+    options: Option<Py<PyDict>>,
 }
 
 impl PyBackend {
-    pub fn new(name: &str) -> PyBackend {
-        PyBackend { name: name.to_string() }
+    pub fn new(name: &str, options: Option<Py<PyDict>>) -> PyBackend {
+        PyBackend { name: name.to_string(), options }
     }
 
     fn adapter<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         py.import("tensorplay.backends.base")?.call_method1("adapter", (self.name.as_str(),))
     }
+}
+
+/// Whether there is an adapter of that name in the package.
+pub fn is_adapter(py: Python<'_>, name: &str) -> PyResult<bool> {
+    py.import("tensorplay.backends.base")?.getattr("ADAPTERS")?.contains(name)
 }
 
 /// Why an adapter that raised made nothing.
@@ -98,7 +105,11 @@ fn reason(kind: &str, backend: &str, stage: &str, message: &str, from: &Bound<'_
             R::BackendUnavailable { backend: backend.to_string(), missing: message.to_string() }
         }
         "VersionUnpinned" => R::VersionUnpinned { package: detail("package"), found: detail("found") },
-        _ => R::LoweringFailed { stage: stage.to_string(), message: message.to_string() },
+        _ => {
+            let told = detail("stage");
+            let stage = if told.is_empty() { stage.to_string() } else { told };
+            R::LoweringFailed { stage, message: message.to_string() }
+        }
     }
 }
 
@@ -166,7 +177,9 @@ impl PyBackend {
     fn lower_in(&self, py: Python<'_>, region: &Region) -> PyResult<Lowered> {
         let program = region.program.expand();
         let layout = layout_dict(py, &region.layout, program.inputs().len())?;
-        let artifact = self.adapter(py)?.call_method1("lower", (program_dict(py, &program)?, layout))?;
+        let options = self.options.as_ref().map(|options| options.bind(py));
+        let artifact =
+            self.adapter(py)?.call_method1("lower", (program_dict(py, &program)?, layout, options))?;
         let proof: String = artifact.getattr("hash")?.extract()?;
         let target: String = artifact.getattr("target")?.extract()?;
         let (address, handle) =
@@ -182,7 +195,11 @@ impl PyBackend {
         // SAFETY: the adapter compiled exactly this program and layout, and the artifact keeps the code loaded.
         let kernel =
             unsafe { RawKernel::new(address, handle, region.layout, marker, Arc::new(artifact.unbind())) };
-        Ok(Lowered::Raw(Arc::new(kernel.guarded(guarded).cached(cached))))
+        let whole = match options {
+            Some(options) => options.get_item("parallel")?.is_some_and(|on| !on.is_truthy().unwrap_or(true)),
+            None => false,
+        };
+        Ok(Lowered::Raw(Arc::new(kernel.guarded(guarded).cached(cached).on_one_thread(whole))))
     }
 }
 
@@ -208,10 +225,11 @@ impl Backend for Background {
             return self.0.lower(region);
         }
         let pending = Pending::new();
-        let (made, region, backend) = (pending.clone(), region.clone(), PyBackend::new(self.name()));
-        let job =
-            move |_: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| made.set(backend.lower(&region));
+        let (made, region) = (pending.clone(), region.clone());
         crate::error::attached(|py| {
+            let backend = PyBackend::new(self.name(), self.0.options.as_ref().map(|o| o.clone_ref(py)));
+            let job =
+                move |_: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| made.set(backend.lower(&region));
             let started = PyCFunction::new_closure(py, None, None, job)
                 .and_then(|job| py.import("tensorplay.backends.base")?.call_method1("later", (job,)));
             started.map(drop).map_err(|e| failed(py, self.name(), "background", e))
@@ -236,7 +254,7 @@ pub fn register_backend(name: &str, plugged: bool) -> PyResult<()> {
         if tp_graph::backend::get(name).is_none() {
             tp_graph::backend::register(match plugged {
                 true => Arc::new(PluggedBackend::new(name)),
-                false => Arc::new(PyBackend::new(name)),
+                false => Arc::new(PyBackend::new(name, None)),
             });
         };
         Ok(())

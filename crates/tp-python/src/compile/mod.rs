@@ -26,9 +26,9 @@ pub use object::{init_type, is_type};
 
 /// Makes a compiled function. `backends` in order of preference, all known; `policy` is record, warn or error; with
 /// `background` adapters make their code on another thread; `dynamic` is None for symbols on the second size, True for
-/// symbols at once, False for none.
+/// symbols at once, False for none; `options` are known to one of the backends.
 #[pyfunction]
-#[pyo3(signature = (func, *, backends, policy, limit, parameters, background, dynamic))]
+#[pyo3(signature = (func, *, backends, policy, limit, parameters, background, dynamic, options))]
 fn compile_function<'py>(
     py: Python<'py>,
     func: &Bound<'py, PyAny>,
@@ -38,15 +38,18 @@ fn compile_function<'py>(
     parameters: Vec<String>,
     background: bool,
     dynamic: Option<bool>,
+    options: Option<Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     guarded(|| {
         let find = |name: &String| -> PyResult<Arc<dyn Backend>> {
             let found = tp_graph::backend::get(name)
                 .ok_or_else(|| PyValueError::new_err(format!("no backend named '{name}'")))?;
-            match background && name != tp_graph::backend::NATIVE {
-                true => Ok(Arc::new(Background(PyBackend::new(name)))),
-                false => Ok(found),
+            // A plugged-in backend is asked as it is; what is meant for an adapter is not for native code.
+            if !(background || options.is_some()) || !backend::is_adapter(py, name)? {
+                return Ok(found);
             }
+            let own = PyBackend::new(name, options.clone().map(Bound::unbind));
+            Ok(if background { Arc::new(Background(own)) } else { Arc::new(own) })
         };
         let policy = match policy {
             "record" => FallbackPolicy::Record,

@@ -9,7 +9,8 @@ Importing this package imports neither tvm nor numpy.
 from .artifact import Artifact, LoweringError
 from .compile import lower
 from .disk import entries, purge
+from .options import OPTIONS
 from .probe import probe
 from .support import supports
 
-__all__ = ["Artifact", "LoweringError", "entries", "lower", "probe", "purge", "supports"]
+__all__ = ["OPTIONS", "Artifact", "LoweringError", "entries", "lower", "probe", "purge", "supports"]

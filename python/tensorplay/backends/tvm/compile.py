@@ -15,12 +15,13 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from . import disk, host, kernel
 from . import layout as layouts
 from .artifact import ArgSpec, Artifact, LoweringError
+from .options import adapted
 from .probe import probe
 from .program import Program, guarded, output_dtypes, text
 from .support import supports
@@ -63,8 +64,8 @@ _cache = _Cache()
 os.register_at_fork(after_in_child=_cache.reset)
 
 
-def lower(program: Program, layout: dict[str, Any]) -> Artifact:
-    """Compiles `program` for operands that lie as `layout` says; LoweringError when it cannot."""
+def lower(program: Program, layout: dict[str, Any], options: Mapping[str, Any] | None = None) -> Artifact:
+    """Compiles `program` for operands that lie as `layout` says, as `options` want it; LoweringError when it cannot."""
     refusal = supports(program)
     if refusal is not None:
         raise LoweringError(refusal["kind"], "supports", refusal["message"], refusal["details"])
@@ -72,14 +73,21 @@ def lower(program: Program, layout: dict[str, Any]) -> Artifact:
         parsed = layouts.parse(layout, len(program["inputs"]))
     with _stage("probe"):
         target, versions = _setting()
-    key = _digest(text(program), parsed.text, target, versions)
+    # Only what changes the code: how long loops are split is no business of the kernel's.
+    wanted = {name: value for name, value in (options or {}).items() if name != "parallel" and value}
+    key = _digest(text(program), parsed.text, target, versions, repr(sorted(wanted.items())))
     found = _cache.get(key)
     if found is not None:
         return found
     with _cache.compiling:
         found = _cache.get(key)
         if found is None:
-            found = _from_disk(program, parsed, key) or _compile(program, parsed, _machine(), key)
+            found = _from_disk(program, parsed, key)
+            if found is None:
+                machine = _machine()
+                with _stage("target"):
+                    machine = adapted(machine, wanted)
+                found = _compile(program, parsed, machine, key)
             _cache.put(key, found)
     return found
 
@@ -147,7 +155,7 @@ def _compile(program: Program, layout: layouts.Layout, machine: host.Host, key: 
     if not address:
         raise LoweringError("LoweringFailed", "link", "the runtime gave no entry point")
     digest = _digest(key, _ADDRESS.sub('""', code))
-    proof = f"tvm {digest[:16]} {machine.target_text.split(' -mattr')[0]}"
+    proof = f"tvm {digest[:16]} {re.sub(' -mattr=[^ ]*', '', machine.target_text)}"
     described = {"hash": digest, "target": machine.target_text, "proof": proof, "program": _summary(program)}
     disk.store(_digest(key, disk.setting()), executable.mod, described)
     return Artifact(
