@@ -1,13 +1,13 @@
 //! One compiled capture of a function: its guards, its graphs, its plans.
 
+use crate::fast::{Fast, Inputs};
 use crate::guard::{GuardSet, Place};
 use crate::ir::Graph;
 use crate::last;
 use crate::passes::Removed;
 use crate::passes::partition::Break;
-use crate::plan::{Fast, Plan};
+use crate::plan::Plan;
 use crate::report::{PlannedRegion, RunReport};
-use crate::run::Inputs;
 use crate::stamp::Stamps;
 use crate::training::{self, BackwardStamps, Training};
 use smallvec::SmallVec;
@@ -48,7 +48,7 @@ pub(crate) struct Direct {
 impl Direct {
     /// None where a run takes more than that.
     pub(crate) fn new(plan: &Plan, inputs: &[Place]) -> Option<Direct> {
-        let fast = plan.fast.as_ref()?;
+        let fast = plan.fast.as_ref().filter(|fast| fast.sized.is_none())?;
         let argument = |k: usize| match inputs.get(*fast.inputs.get(k)? as usize)? {
             Place::Argument(i) => Some(*i),
             Place::Lifted(_) => None,
@@ -169,10 +169,10 @@ impl Entry {
         }
         if !self.moving.is_empty() {
             // SAFETY: as above.
-            return Some(unsafe { self.run_moved(args, fast) });
+            return unsafe { self.run_moved(args, fast).transpose() };
         }
         // SAFETY: the guards hold, so the inputs fit.
-        let out = unsafe { fast.run(&Fixed { entry: self, args }) };
+        let out = unsafe { fast.run(&Fixed { entry: self, args })? };
         last::note_one(self.function, self, fast.kernel.marker());
         Some(out)
     }
@@ -210,12 +210,14 @@ impl Entry {
     /// # Safety
     /// As `run_guarded`.
     #[inline(never)]
-    unsafe fn run_moved(self: &Arc<Self>, args: &[Arg<'_>], fast: &Fast) -> Result<Tensor> {
+    unsafe fn run_moved(self: &Arc<Self>, args: &[Arg<'_>], fast: &Fast) -> Result<Option<Tensor>> {
         let moved = self.fetch()?;
         // SAFETY: as above.
-        let out = unsafe { fast.run(&Present { entry: self, args, moved: &moved }) };
+        let Some(out) = (unsafe { fast.run(&Present { entry: self, args, moved: &moved }) }) else {
+            return Ok(None);
+        };
         last::note_one(self.function, self, fast.kernel.marker());
-        out
+        out.map(Some)
     }
 
     /// The present tensors in the places that may change.

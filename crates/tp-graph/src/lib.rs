@@ -10,6 +10,7 @@ pub mod compile;
 mod dot;
 pub mod entity;
 pub mod entry;
+mod fast;
 mod foreign;
 pub mod guard;
 mod guard_args;

@@ -8,8 +8,8 @@ use crate::ir::{Const, Graph, Node, Operand, Output, ValueType};
 use crate::native::NativeKernel;
 use crate::passes::partition::{self, Break, Part};
 use crate::plan::{
-    ArgSrc, CallOutput, CallStamp, CallStep, Exec, FAST_INPUTS, Fast, FusedStep, OutSlot, OutSrc, Plan,
-    PlanRegion, Src, Step, Work,
+    ArgSrc, CallOutput, CallStamp, CallStep, Exec, FusedStep, OutSlot, OutSrc, Plan, PlanRegion, Src, Step,
+    Work,
 };
 use crate::pointwise::NotPointwise;
 use crate::raw::{RawExecutor, RawKernel};
@@ -103,7 +103,7 @@ pub(crate) fn plan(
     };
     plan.calls = plan.steps.iter().any(|s| matches!(s.work, Work::Call(_)));
     free_at_last_use(&mut plan);
-    plan.fast = fast(&plan);
+    plan.fast = crate::fast::fast(&plan);
     Ok((plan, partition.breaks))
 }
 
@@ -473,25 +473,4 @@ fn for_each_slot(step: &Step, mut f: impl FnMut(u32)) {
             }
         }
     }
-}
-
-fn fast(plan: &Plan) -> Option<Fast> {
-    let [step] = plan.steps.as_slice() else { return None };
-    let [OutSrc::Tensor(Src::Slot(_))] = plan.outputs.as_slice() else { return None };
-    let Work::Fused(FusedStep { inputs, outputs, with: Exec::Native(kernel) }) = &step.work else {
-        return None;
-    };
-    let ([output], Some(n)) = (&**outputs, kernel.flat()) else { return None };
-    if n >= crate::native::LONG {
-        return None;
-    }
-    let input = |s: &Src| if let Src::Input(i) = s { Some(*i) } else { None };
-    if inputs.len() > FAST_INPUTS {
-        return None;
-    }
-    let inputs: Box<[u32]> = inputs.iter().map(input).collect::<Option<_>>()?;
-    let (types, promise) = (kernel.types().0, &output.promise);
-    let like =
-        types.iter().position(|s| s.sizes == promise.sizes && s.device.is_cpu() && promise.device.is_cpu());
-    Some(Fast { inputs, like, output: output.promise.clone(), kernel: kernel.clone() })
 }

@@ -180,6 +180,22 @@ impl NativeKernel {
             return Err(Error::internal("TP9110", "not one loop"));
         };
         // SAFETY: the caller's promise.
+        unsafe { self.run_loop(n, scalars, reads, write) }
+    }
+
+    /// As `run_short`, over `n` elements; bit `k` of `scalars` says that input `k` is one element for all.
+    ///
+    /// # Safety
+    /// Inputs and output have so many elements of the region's dtypes; the output is no input's memory.
+    #[inline]
+    pub(crate) unsafe fn run_loop(
+        &self,
+        n: usize,
+        scalars: u64,
+        reads: &[*const u8],
+        write: *mut u8,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
         unsafe { self.kernel.run_fresh(n, reads, scalars, write) }.map_err(|e| {
             // SAFETY: likewise, for scratch of the size of the output.
             self.blame(e, n, |part, out| unsafe { part.run_flat(n, reads, scalars, &[out]) })

@@ -130,20 +130,8 @@ pub struct Plan {
     /// What runs are held to, where sizes are symbolic.
     pub(crate) shapes: Option<Arc<Shapes>>,
     /// The whole plan is one flat native region.
-    pub(crate) fast: Option<Fast>,
+    pub(crate) fast: Option<crate::fast::Fast>,
 }
-
-/// One flat native region with one output, which is all the graph returns. Its inputs are the graph's.
-pub(crate) struct Fast {
-    /// At most `FAST_INPUTS`.
-    pub inputs: Box<[u32]>,
-    /// Position of an input of the output's sizes on the CPU: quicker to make the output from.
-    pub like: Option<usize>,
-    pub output: TensorSpec,
-    pub kernel: Arc<NativeKernel>,
-}
-
-pub(crate) const FAST_INPUTS: usize = 8;
 
 impl Plan {
     /// The symbolic sizes of one run, none of them known yet; None where all sizes are.

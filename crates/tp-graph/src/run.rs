@@ -9,8 +9,7 @@ use crate::guard::tuple;
 use crate::ir::Operand;
 use crate::native::{NativeKernel, fits};
 use crate::plan::{
-    ArgSrc, CallOutput, CallStamp, CallStep, Exec, FAST_INPUTS, Fast, FusedStep, OutSlot, OutSrc, Plan, Src,
-    Work,
+    ArgSrc, CallOutput, CallStamp, CallStep, Exec, FusedStep, OutSlot, OutSrc, Plan, Src, Work,
 };
 use crate::raw::{RawExecutor, RawKernel};
 use crate::stamp::{Stamps, watched};
@@ -67,38 +66,6 @@ impl Plan {
             OutSrc::Size(poly) => number(sizes, poly).map(Value::Int),
         };
         self.outputs.iter().map(output).collect()
-    }
-}
-
-/// The inputs of a graph by number.
-pub(crate) trait Inputs {
-    fn get(&self, i: usize) -> Result<&Tensor>;
-}
-
-impl Fast {
-    /// Runs the one region of a plan.
-    ///
-    /// # Safety
-    /// As `Plan::run`.
-    #[inline(always)]
-    pub(crate) unsafe fn run(&self, inputs: &impl Inputs) -> Result<Tensor> {
-        let mut reads = [std::ptr::null(); FAST_INPUTS];
-        let mut like = None;
-        for (k, (read, &i)) in reads.iter_mut().zip(&self.inputs).enumerate() {
-            let t = inputs.get(i as usize)?;
-            if self.like == Some(k) {
-                like = Some(t);
-            }
-            *read = t.data_ptr().cast_const();
-        }
-        let spec = &self.output;
-        let out = match like {
-            Some(t) => Tensor::empty_like_contiguous(t, spec.dtype)?,
-            None => Tensor::empty(&spec.sizes, spec.dtype, spec.device)?,
-        };
-        // SAFETY: the caller's promise; the output is fresh.
-        unsafe { self.kernel.run_short(&reads[..self.inputs.len()], out.data_ptr())? };
-        Ok(out)
     }
 }
 

@@ -28,6 +28,11 @@ impl Shapes {
         }
     }
 
+    /// Whether something was said of sizes with `check` that runs are held to.
+    pub fn has_checks(&self) -> bool {
+        !self.checks.is_empty()
+    }
+
     /// Where a symbol's range and value stand.
     fn index(&self, id: u32) -> usize {
         match Dim::symbol(id).as_unbacked() {
