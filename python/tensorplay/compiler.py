@@ -83,6 +83,16 @@ def _names(backend: Any) -> list[str]:
     return names
 
 
+def _assumed(given: Any) -> tuple[Any, ...]:
+    if not isinstance(given, (tuple, list)):
+        raise ArgumentError(
+            f"assume_constant is a tuple or list of functions, objects and names, got {given!r}",
+            code="TP1002",
+            notes=("write assume_constant=[time.time]",),
+        )
+    return tuple(given)
+
+
 @overload
 def compile(
     fn: Callable[P, R],
@@ -91,6 +101,7 @@ def compile(
     dynamic: bool | None = ...,
     on_fallback: str | None = ...,
     background: bool = ...,
+    assume_constant: Sequence[Any] = ...,
 ) -> CompiledFunction[P, R]: ...
 
 
@@ -102,6 +113,7 @@ def compile(
     dynamic: bool | None = ...,
     on_fallback: str | None = ...,
     background: bool = ...,
+    assume_constant: Sequence[Any] = ...,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
@@ -113,6 +125,7 @@ def compile(
     dynamic: bool | None = None,
     on_fallback: str | None = None,
     background: bool = False,
+    assume_constant: Sequence[Any] = (),
 ) -> Any:
     """Compile ``fn``; usable as a decorator.
 
@@ -132,6 +145,10 @@ def compile(
     background
         Make the backend's code on another thread. Until it is there the region runs native, with the reason
         ``Compiling`` in the reports; without it the first call waits.
+    assume_constant
+        Functions, other objects and names whose hidden state the caller vouches for: such a function is called once, by
+        the capture, and what it gave stays; of such an object nothing is guarded; nor what a name such as
+        ``"settings.scale"`` leads to, as it stands in the guards.
 
     Returns
     -------
@@ -152,11 +169,17 @@ def compile(
     policy = _policy(on_fallback, names, isinstance(backend, str))
     if fn is None:
         return functools.partial(
-            compile, backend=backend, dynamic=dynamic, on_fallback=on_fallback, background=background
+            compile,
+            backend=backend,
+            dynamic=dynamic,
+            on_fallback=on_fallback,
+            background=background,
+            assume_constant=assume_constant,
         )
     _arguments.function("compile", "fn", fn)
     if dynamic is not None:
         dynamic = _arguments.boolean("compile", "dynamic", dynamic)
+    assumed = _assumed(assume_constant)
     _check_available(names, policy)
     from tensorplay._triton_op import watch_launches
 
@@ -169,6 +192,7 @@ def compile(
         parameters=graph.parameter_names(fn),
         background=background,
         dynamic=dynamic,
+        assumed=assumed,
     )
     functools.update_wrapper(compiled, fn, updated=())
     return compiled

@@ -130,9 +130,15 @@ def test_past_the_limit_the_function_itself_runs_and_the_reason_names_the_guard(
     """C: eight graphs, then eager, with the guard that failed."""
     box = {"k": 0.0}
     compiled = tp.compile(lambda x: x * box["k"])
-    for i in range(12):
-        box["k"] = float(i)
-        assert compiled(tp.ones(())).item() == float(i)
+
+    def called(k: float) -> float:
+        box["k"] = k
+        return compiled(tp.ones(())).item()  # type: ignore[no-any-return]
+
+    assert [called(float(i)) for i in range(8)] == [float(i) for i in range(8)]
+    with pytest.warns(UserWarning, match="more than 8 captures"):
+        assert called(8.0) == 8.0
+    assert [called(float(i)) for i in range(9, 12)] == [9.0, 10.0, 11.0]
     assert len(compiled.graphs) == 8
     reason = compiled.last_run.forward[0].reason
     assert reason.kind == "RecompileLimit"
