@@ -464,7 +464,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "compute the other one inside of the function, or take the gradient outside",
     ),
     ("TP4040", "A size marked dynamic is needed as one number.", "write the named line for every size"),
-    ("TP4036", "A captured function uses state that nobody can see.", "use it outside, and pass it in"),
+    (
+        "TP4036",
+        "A captured function uses state that nobody can see.",
+        "use it outside, and pass it in, or vouch for it: assume_constant=[time.time]",
+    ),
     (
         "TP4101",
         "on_fallback='error' met a fallback.",

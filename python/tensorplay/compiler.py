@@ -107,6 +107,16 @@ def _options(options: Any, names: Sequence[str]) -> dict[str, Any] | None:
     return dict(options)
 
 
+def _assumed(given: Any) -> tuple[Any, ...]:
+    if not isinstance(given, (tuple, list)):
+        raise ArgumentError(
+            f"assume_constant is a tuple or list of functions, objects and names, got {given!r}",
+            code="TP1002",
+            notes=("write assume_constant=[time.time]",),
+        )
+    return tuple(given)
+
+
 @overload
 def compile(
     fn: Callable[P, R],
@@ -116,6 +126,7 @@ def compile(
     on_fallback: str | None = ...,
     background: bool = ...,
     options: Mapping[str, Any] | None = ...,
+    assume_constant: Sequence[Any] = ...,
 ) -> CompiledFunction[P, R]: ...
 
 
@@ -128,6 +139,7 @@ def compile(
     on_fallback: str | None = ...,
     background: bool = ...,
     options: Mapping[str, Any] | None = ...,
+    assume_constant: Sequence[Any] = ...,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
@@ -140,6 +152,7 @@ def compile(
     on_fallback: str | None = None,
     background: bool = False,
     options: Mapping[str, Any] | None = None,
+    assume_constant: Sequence[Any] = (),
 ) -> Any:
     """Compile ``fn``; usable as a decorator.
 
@@ -163,6 +176,10 @@ def compile(
         What the code of ``"tvm"`` is to be: ``"target"``, a processor by LLVM's name (``"haswell"``) instead of this machine;
         ``"parallel"``, whether long loops are split over the pool (True); ``"fast_math"``, whether a product and the sum
         it goes into may be rounded once (False). Target and ``-fast-math`` stand in the markers.
+    assume_constant
+        Functions, other objects and names whose hidden state the caller vouches for: such a function is called once, by
+        the capture, and what it gave stays; of such an object nothing is guarded; nor what a name such as
+        ``"settings.scale"`` leads to, as it stands in the guards.
 
     Returns
     -------
@@ -189,10 +206,12 @@ def compile(
             on_fallback=on_fallback,
             background=background,
             options=options,
+            assume_constant=assume_constant,
         )
     _arguments.function("compile", "fn", fn)
     if dynamic is not None:
         dynamic = _arguments.boolean("compile", "dynamic", dynamic)
+    assumed = _assumed(assume_constant)
     _check_available(names, policy)
     from tensorplay._triton_op import watch_launches
 
@@ -206,6 +225,7 @@ def compile(
         background=background,
         dynamic=dynamic,
         options=_options(options, names),
+        assumed=assumed,
     )
     functools.update_wrapper(compiled, fn, updated=())
     return compiled

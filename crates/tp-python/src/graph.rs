@@ -234,7 +234,7 @@ fn capture_function(
         let names: Vec<Arc<str>> = call.flat.names.iter().map(|n| n.as_str().into()).collect();
         let inputs: Vec<tp_dispatch::Arg<'_>> = call.flat.values.iter().map(Value::as_arg).collect();
         let captured = capture::capture_graph(&inputs, &names, &mut |values: &[Value]| {
-            let out = call.call(py, func, &parameters, values, false).map_err(error::from_py)?;
+            let out = call.call(py, func, &parameters, values, None).map_err(error::from_py)?;
             let mut flat = crate::compile::tree::Flat::default();
             crate::compile::tree::flatten(&out, "result", crate::compile::tree::Numbers::Fixed, &mut flat)?;
             Ok(flat.values)

@@ -26,9 +26,9 @@ pub use object::{init_type, is_type};
 
 /// Makes a compiled function. `backends` in order of preference, all known; `policy` is record, warn or error; with
 /// `background` adapters make their code on another thread; `dynamic` is None for symbols on the second size, True for
-/// symbols at once, False for none; `options` are known to one of the backends.
+/// symbols at once, False for none; `options` are known to one of the backends; `assumed` holds what the caller vouches for.
 #[pyfunction]
-#[pyo3(signature = (func, *, backends, policy, limit, parameters, background, dynamic, options))]
+#[pyo3(signature = (func, *, backends, policy, limit, parameters, background, dynamic, options, assumed))]
 fn compile_function<'py>(
     py: Python<'py>,
     func: &Bound<'py, PyAny>,
@@ -39,6 +39,7 @@ fn compile_function<'py>(
     background: bool,
     dynamic: Option<bool>,
     options: Option<Bound<'py, PyDict>>,
+    assumed: Bound<'py, PyTuple>,
 ) -> PyResult<Bound<'py, PyAny>> {
     guarded(|| {
         let find = |name: &String| -> PyResult<Arc<dyn Backend>> {
@@ -64,7 +65,7 @@ fn compile_function<'py>(
         let backends = backends.iter().map(find).collect::<PyResult<Vec<_>>>()?;
         let dynamic = dynamic::policy(dynamic);
         let core = CompiledFunction::new(CompileOptions { backends, policy, limit, dynamic });
-        object::new(py, func, Arc::new(core), parameters)
+        object::new(py, func, Arc::new(core), parameters, &assumed)
     })
 }
 

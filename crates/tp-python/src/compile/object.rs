@@ -38,6 +38,8 @@ struct Inner {
     core: Arc<CompiledFunction>,
     func: Obj,
     parameters: Vec<String>,
+    /// A tuple of what the caller vouches for.
+    assumed: Obj,
 }
 
 /// How an entry's flat results make up what the function returned.
@@ -56,6 +58,7 @@ pub fn new<'py>(
     func: &Bound<'py, PyAny>,
     core: Arc<CompiledFunction>,
     parameters: Vec<String>,
+    assumed: &Bound<'py, PyTuple>,
 ) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: a fresh object of our type; every field is written before it is tracked.
     unsafe {
@@ -64,7 +67,12 @@ pub fn new<'py>(
             return Err(PyErr::fetch(py));
         }
         let this = op.cast::<CompiledObject>();
-        let inner = Inner { core, func: ffi::Py_NewRef(func.as_ptr()), parameters };
+        let inner = Inner {
+            core,
+            func: ffi::Py_NewRef(func.as_ptr()),
+            parameters,
+            assumed: ffi::Py_NewRef(assumed.as_ptr()),
+        };
         ptr::write(&raw mut (*this).vectorcall, vectorcall);
         ptr::write(&raw mut (*this).inner, Box::into_raw(Box::new(inner)));
         ptr::write(&raw mut (*this).dict, ptr::null_mut());
@@ -305,13 +313,16 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
     }
     // SAFETY: a live function held by the object.
     let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
+    let assumed = unsafe { Bound::from_borrowed_ptr(py, inner.assumed) };
+    // SAFETY: a tuple since it was made.
+    let assumed: Bound<'_, PyTuple> = unsafe { assumed.cast_into_unchecked() };
     let leaves = flat_call.flat.values.len();
     let marks = dynamic::marks(py, &args).map_err(error::from_py)?;
     let made = Arc::new(flat_call);
     // Called twice where a capture with symbolic sizes does not come about.
     let built = inner.core.build(&args, &flat.names, &marks, &mut |values: &[Value]| {
         let values = values.get(..leaves).unwrap_or(values);
-        let out = made.call(py, &func, &inner.parameters, values, true);
+        let out = made.call(py, &func, &inner.parameters, values, Some(&assumed));
         let out = out.inspect_err(|e| dynamic::failed(py, e)).map_err(error::from_py)?;
         let mut results = Flat::default();
         let tree = tree::flatten(&out, "result", Numbers::Fixed, &mut results)?;
@@ -386,6 +397,7 @@ unsafe extern "C" fn dealloc(op: Obj) {
         ffi::Py_CLEAR(&raw mut (*this).dict);
         let inner = Box::from_raw((*this).inner);
         ffi::Py_XDECREF(inner.func);
+        ffi::Py_XDECREF(inner.assumed);
         // Entries hold Python objects: PyO3 must know that the lock is held.
         error::attached(|_| drop(inner));
         let ty = x::type_of(op);
@@ -398,7 +410,7 @@ unsafe extern "C" fn traverse(op: Obj, visit: ffi::visitproc, arg: *mut c_void) 
     // SAFETY: called by the collector on a live object.
     unsafe {
         let this = op.cast::<CompiledObject>();
-        for obj in [x::type_of(op).cast(), (*this).dict, (*(*this).inner).func] {
+        for obj in [x::type_of(op).cast(), (*this).dict, (*(*this).inner).func, (*(*this).inner).assumed] {
             if !obj.is_null() {
                 let r = visit(obj, arg);
                 if r != 0 {
@@ -430,6 +442,8 @@ unsafe extern "C" fn clear(op: Obj) -> c_int {
         ffi::Py_CLEAR(&raw mut (*this).dict);
         let func = std::mem::replace(&mut (*(*this).inner).func, ffi::Py_NewRef(ffi::Py_None()));
         ffi::Py_XDECREF(func);
+        let assumed = std::mem::replace(&mut (*(*this).inner).assumed, ffi::PyTuple_New(0));
+        ffi::Py_XDECREF(assumed);
         // Whoever is called while objects go may come back, to an entry without guards that hold.
         error::attached(|_| python_guards(&(*(*this).inner).core).for_each(|guards| guards.clear()));
     }

@@ -349,14 +349,14 @@ impl FlatCall {
     }
 
     /// Calls `func` with `values` in the places of the leaves; an error where it writes to what the arguments hold.
-    /// `watch`: what it reads beyond them becomes a guard of the capture.
+    /// With `watch` what it reads beyond them becomes a guard of the capture, but for what that tuple vouches for.
     pub fn call<'py>(
         &self,
         py: Python<'py>,
         func: &Bound<'py, PyAny>,
         parameters: &[String],
         values: &[Value],
-        watch: bool,
+        watch: Option<&Bound<'py, PyTuple>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         x::require_stack()?;
         let mut values = values.iter().cloned();
@@ -377,13 +377,13 @@ impl FlatCall {
         func: &Bound<'py, PyAny>,
         parameters: &[String],
         (args, kwargs): (Bound<'py, PyTuple>, Option<&Bound<'py, PyDict>>),
-        watch_state: bool,
+        watch_state: Option<&Bound<'py, PyTuple>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let watch = self.watch(func, parameters, &args, kwargs)?;
-        if !watch_state {
+        let Some(assumed) = watch_state else {
             let out = func.call(args, kwargs)?;
             return unwritten(watch.as_ref()).map(|()| out);
-        }
+        };
         let mut made = Vec::new();
         let given = self.args.iter().zip(args.iter());
         given.for_each(|(tree, object)| made_of(tree, &object, &mut made));
@@ -392,7 +392,7 @@ impl FlatCall {
                 made_of(tree, &object, &mut made);
             }
         }
-        let watching = Watching::begin(py, func, &made)?;
+        let watching = Watching::begin(py, func, &made, assumed)?;
         let out = func.call(args, kwargs);
         let done = out.and_then(|out| unwritten(watch.as_ref()).map(|()| out));
         match (done, watching) {

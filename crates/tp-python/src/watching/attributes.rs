@@ -5,6 +5,7 @@ use super::addresses::Addresses;
 use super::expect::{Expect, owned};
 use super::guards::{Check, Guard, attribute, item};
 use super::lazy::is_lazy;
+use super::natives::Nature;
 use super::session::Session;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::shell;
@@ -94,7 +95,8 @@ impl Session {
             }
             let ty = x::type_of(of);
             match self.class(ty) {
-                Class::Core | Class::Ours | Class::Opaque => {}
+                Class::Core | Class::Ours => {}
+                Class::Opaque => self.read_opaque(of, ty),
                 Class::Module => {
                     let dict = ffi::PyModule_GetDict(of);
                     load(of, dict, name);
@@ -115,6 +117,28 @@ impl Session {
             match self.class(x::type_of(of)) {
                 Class::Opaque => self.read_instance(of, x::type_of(of), name),
                 _ => self.read_attribute(of, name),
+            }
+        }
+    }
+
+    /// A type with a way of its own to find attributes: in Python it is watched.
+    unsafe fn read_opaque(&mut self, of: Obj, ty: *mut ffi::PyTypeObject) {
+        unsafe {
+            let own = x::intern("__getattribute__");
+            let found = (self.api.type_lookup)(ty, own);
+            ffi::Py_XDECREF(own);
+            let is_python = !found.is_null() && x::type_of(found) == self.api.function_type;
+            if !is_python && !has(self.api, ty, "__getattr__") {
+                self.refuse_unknown(of);
+            }
+        }
+    }
+
+    /// An attribute of an array may be a view of its memory.
+    unsafe fn read_native_attributes(&mut self, of: Obj, ty: *mut ffi::PyTypeObject) {
+        unsafe {
+            if self.nature(ty) == Nature::Buffer {
+                self.read_native(of, 1);
             }
         }
     }
@@ -187,6 +211,7 @@ impl Session {
             if !self.is_old(of) {
                 return self.read_lookup(ty, name);
             }
+            self.read_native_attributes(of, ty);
             let id = self.key_id(name);
             if self.is_known(of, id) {
                 return;

@@ -6,6 +6,7 @@ use super::code::{Code, Kind};
 use super::contents::{self, Kind as Container};
 use super::expect::is_immutable;
 use super::frame::Frame;
+use super::natives::{self, is_descriptor, is_wrapper, type_text};
 use super::session::Session;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::shell;
@@ -18,8 +19,6 @@ use tp_graph::capture::watch;
 
 /// How deep native code is taken to look into what it is given.
 const DEPTH: usize = 6;
-
-const WAY_OUT: &str = "call it outside of the function and pass the result in, or make an operator of it with effects=\"ordered\"";
 
 /// Methods of the built-in containers that change them.
 const CHANGING: &[&str] = &[
@@ -53,22 +52,6 @@ const CHANGING: &[&str] = &[
     "__isub__",
     "__ixor__",
 ];
-
-/// Functions of a module that read what no guard can see, or do what no run would; empty for all of a module.
-const HIDDEN: &[(&str, &[&str])] = &[
-    ("builtins", &["print", "input", "id", "open"]),
-    ("io", &["open"]),
-    ("_io", &["open"]),
-    ("time", &[]),
-    ("posix", &[]),
-    ("nt", &[]),
-    ("_random", &[]),
-    ("numpy.random.mtrand", &[]),
-    ("numpy.random._generator", &[]),
-];
-
-/// Functions of those modules that compute from their arguments alone.
-const PURE: &[&str] = &["fspath", "_path_normpath", "gmtime", "strptime", "mktime"];
 
 /// One call, as it lies on the stack.
 struct Called {
@@ -129,7 +112,7 @@ impl Session {
                 return Ok(());
             }
             if ffi::PyType_Check(callee) != 0 {
-                return self.construct_with(py, frame, callee, &args);
+                return self.construct_with(py, frame, code, callee, &args);
             }
             if ffi::PyCFunction_Check(callee) != 0 && on.is_null() {
                 on = ffi::PyCFunction_GetSelf(callee);
@@ -147,6 +130,9 @@ impl Session {
             if is_compiled(ty) {
                 return Ok(());
             }
+            if self.assumed.contains(callee) || self.assumed.has_call(on, &module, &name) {
+                return Ok(());
+            }
             let is_seeded = name == "default_rng" && !args.is_empty();
             let is_ours = module.starts_with("tensorplay") || self.class(ty) == Class::Ours;
             if is_seeded || is_ours || !on.is_null() && shell::is_tensor(on) {
@@ -155,25 +141,54 @@ impl Session {
                 args.iter().for_each(|arg| self.read_contents(*arg, DEPTH));
                 return Ok(());
             }
-            // What the library does with identities, as in `copy.deepcopy`, comes out the same.
-            if name != "id" || code.kind == Kind::User {
-                self.refuse_hidden(py, on, &module, &name)?;
-            }
             if module == "_operator" && matches!(&*name, "is_" | "is_not") && args.len() == 2 {
                 return self.compare_identity(code, args[0], args[1]);
             }
             if module == "builtins" && self.builtin(&name, &args)? {
                 return Ok(());
             }
+            self.known(py, code, Called { callee, on, args }, &module, &name)
+        }
+    }
+
+    /// A native function of which the tables say what it reads.
+    unsafe fn known(
+        &mut self,
+        py: Python<'_>,
+        code: &Code,
+        called: Called,
+        module: &str,
+        name: &str,
+    ) -> Result<()> {
+        unsafe {
+            let Called { callee, mut on, args } = called;
+            let is_again = type_text(py, on) == "_contextvars.ContextVar" && name == "get";
+            if is_again || type_text(py, callee) == "functools._lru_cache_wrapper" {
+                return self.call_again(py, code, callee, on, args);
+            }
+            if on.is_null() && is_wrapper(callee) {
+                let bound: Bound<'_, PyAny> = Bound::from_borrowed_ptr(py, callee);
+                on = bound.getattr("__self__").map_or(std::ptr::null_mut(), |of| of.as_ptr());
+            }
             let (on, args) = match args.split_first() {
                 // A method taken from its class: the first argument is what it is called on.
-                Some((first, rest)) if on.is_null() && module.is_empty() => (*first, rest.to_vec()),
+                Some((first, rest)) if on.is_null() && is_descriptor(callee) => (*first, rest.to_vec()),
                 _ => (on, args),
             };
-            if !on.is_null() {
-                self.native_method(on, &name, &args)?;
+            // Tensors say themselves that they cannot be stored in a capture.
+            if module == "_pickle" && args.first().is_some_and(|arg| shell::is_tensor(*arg)) {
+                return Ok(());
             }
-            self.native_arguments(&args)
+            if self.draws(py, on, name) || !self.is_known_function(code, callee, on, module, name) {
+                return Err(natives::unknown(py, callee, on));
+            }
+            args.iter().try_for_each(|arg| self.native_callback(py, code, *arg))?;
+            if !on.is_null() {
+                self.native_method(on, name, &args)?;
+                let looks = contents::kind(on).is_none() && ffi::PyType_Check(on) == 0;
+                return self.native_arguments(code, &args, looks);
+            }
+            self.native_arguments(code, &args, true)
         }
     }
 
@@ -235,14 +250,18 @@ impl Session {
         &mut self,
         py: Python<'_>,
         frame: Frame,
+        code: &Code,
         class: Obj,
         args: &[Obj],
     ) -> Result<()> {
         unsafe {
             let (module, name) = (text(py, class, "__module__"), text(py, class, "__name__"));
             let draws = module == "random" || module.starts_with("numpy.random");
+            if self.assumed.contains(class) {
+                return Ok(());
+            }
             if draws && args.is_empty() {
-                return Err(hidden(&module, &name));
+                return Err(natives::unknown(py, class, std::ptr::null_mut()));
             }
             if draws {
                 self.note_op(frame);
@@ -251,6 +270,12 @@ impl Session {
             if class == (&raw mut ffi::PyType_Type).cast() && args.len() == 1 {
                 self.read_type(args[0]);
                 return Ok(());
+            }
+            if !self.may_make(py, code, class) {
+                return Err(natives::unknown(py, class, std::ptr::null_mut()));
+            }
+            if class == (&raw mut ffi::PyType_Type).cast() && args.len() == 3 {
+                self.makes = Some(frame.id());
             }
             self.construct(frame, class);
             for name in ["__init__", "__new__"] {
@@ -262,34 +287,24 @@ impl Session {
                 args.iter().for_each(|arg| self.read_contents(*arg, 0));
                 return Ok(());
             }
-            self.native_arguments(args)
+            args.iter().try_for_each(|arg| self.native_callback(py, code, *arg))?;
+            self.native_arguments(code, args, !natives::keeps(&name))
         }
     }
 
-    unsafe fn refuse_hidden(&mut self, py: Python<'_>, on: Obj, module: &str, name: &str) -> Result<()> {
+    /// Clocks, streams and generators of random numbers, whose types are known otherwise.
+    unsafe fn draws(&mut self, py: Python<'_>, on: Obj, name: &str) -> bool {
         unsafe {
-            if PURE.contains(&name) {
-                return Ok(());
-            }
-            let is_listed = |module: &str| {
-                HIDDEN.iter().any(|(m, names)| *m == module && (names.is_empty() || names.contains(&name)))
-            };
-            let is_own = module.starts_with("numpy.random") && !on.is_null() && !self.is_old(on);
-            if is_listed(module) && !is_own {
-                return Err(hidden(module, name));
-            }
             if on.is_null() {
-                return Ok(());
+                return false;
             }
             let class = if ffi::PyType_Check(on) != 0 { on } else { x::type_of(on).cast() };
             let (owner, class_name) = (text(py, class, "__module__"), text(py, class, "__name__"));
-            let is_clock = owner == "datetime" && matches!(name, "now" | "utcnow" | "today");
+            let is_clock = owner == "datetime"
+                && matches!(name, "now" | "utcnow" | "today" | "fromtimestamp" | "timestamp" | "astimezone");
             let is_stream = owner == "_io" && class_name != "StringIO" && class_name != "BytesIO";
             let draws = owner == "random" || owner == "_random" || owner.starts_with("numpy.random");
-            if is_clock || is_stream || draws && self.is_old(on) {
-                return Err(hidden(&format!("{owner}.{class_name}"), name));
-            }
-            Ok(())
+            is_clock || is_stream || draws && self.is_old(on)
         }
     }
 
@@ -308,6 +323,7 @@ impl Session {
                     return Ok(true);
                 }
                 "iter" => self.iterate(of)?,
+                "__import__" => self.read_module(of),
                 "callable" | "issubclass" | "super" => {}
                 _ => return Ok(false),
             }
@@ -315,7 +331,7 @@ impl Session {
         }
     }
 
-    unsafe fn native_method(&mut self, on: Obj, name: &str, args: &[Obj]) -> Result<()> {
+    pub(super) unsafe fn native_method(&mut self, on: Obj, name: &str, args: &[Obj]) -> Result<()> {
         unsafe {
             if matches!(name, "__setattr__" | "__delattr__") {
                 if let Some(&attribute) = args.first() {
@@ -347,13 +363,14 @@ impl Session {
                 }
                 Some(_) => self.read_contents(on, DEPTH),
                 None if name == "__next__" || name == "send" => self.refuse_iterator(on)?,
-                None => {}
+                None => self.read_native(on, DEPTH),
             }
             Ok(())
         }
     }
 
-    unsafe fn native_arguments(&mut self, args: &[Obj]) -> Result<()> {
+    /// `looks`: whether the function looks into all that it is given.
+    unsafe fn native_arguments(&mut self, code: &Code, args: &[Obj], looks: bool) -> Result<()> {
         unsafe {
             for &arg in args {
                 self.pin(arg);
@@ -362,10 +379,14 @@ impl Session {
                 }
                 if contents::kind(arg).is_some() {
                     self.read_contents(arg, DEPTH);
-                    self.may_write_contents(arg);
+                    self.may_write_deep(arg, DEPTH);
                 } else if ffi::PyTuple_Check(arg) != 0 {
                     self.read_contents(arg, DEPTH);
                 } else {
+                    self.read_native(arg, DEPTH);
+                    if looks && code.kind == Kind::User {
+                        self.refuse_unknown(arg);
+                    }
                     self.refuse_iterator(arg)?;
                 }
             }
@@ -414,19 +435,8 @@ impl Session {
     }
 }
 
-#[cold]
-fn hidden(module: &str, name: &str) -> tp_dispatch::Error {
-    watch::refusal(
-        "TP4036",
-        format!(
-            "the captured function calls {module}.{name}, which depends on or changes what cannot be seen"
-        ),
-    )
-    .note(WAY_OUT)
-}
-
 /// A text attribute of a native object; empty where there is none.
-fn text(py: Python<'_>, of: Obj, name: &str) -> String {
+pub(super) fn text(py: Python<'_>, of: Obj, name: &str) -> String {
     // SAFETY: a live object, lock held.
     let of: Bound<'_, PyAny> = unsafe { Bound::from_borrowed_ptr(py, of) };
     of.getattr(name).and_then(|v| v.extract()).unwrap_or_default()

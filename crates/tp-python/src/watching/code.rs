@@ -25,6 +25,8 @@ pub enum Op {
     Compare,
     Identity,
     Binary,
+    Unary,
+    With,
     Truth,
     Format,
     Source,
@@ -34,6 +36,8 @@ pub enum Op {
     MatchClass,
     ImportName,
     Call,
+    /// Names of arguments of the call that comes next.
+    Keywords,
     /// CALL, which follows PRECALL.
     Called,
     CallEx,
@@ -74,6 +78,11 @@ const OPS: &[(&str, Op)] = &[
     ("JUMP_IF_TRUE_OR_POP", Op::Truth),
     ("JUMP_IF_FALSE_OR_POP", Op::Truth),
     ("UNARY_NOT", Op::Truth),
+    ("UNARY_NEGATIVE", Op::Unary),
+    ("UNARY_POSITIVE", Op::Unary),
+    ("UNARY_INVERT", Op::Unary),
+    ("BEFORE_WITH", Op::With),
+    ("KW_NAMES", Op::Keywords),
     ("FORMAT_VALUE", Op::Format),
     ("LIST_EXTEND", Op::Source),
     ("SET_UPDATE", Op::Source),
@@ -164,11 +173,13 @@ impl Code {
         let file: String = code.getattr("co_filename")?.str()?.to_string_lossy().into_owned();
         let flags = code.getattr("co_flags")?.extract::<u32>()?;
         let imports = file.starts_with("<frozen importlib") && name == "_find_and_load";
-        let kind = match (crate::host::is_ours(&file), name.as_str()) {
+        let kind = match (crate::host::is_ours(&file) && !is_frozen_library(&file), name.as_str()) {
             _ if imports || file.ends_with("/tensorplay/_batching.py") => Kind::Outside,
+            // Computed from the pattern and its flags, and kept in a table that says nothing else.
+            (false, "_compile") if file.ends_with("/re/__init__.py") => Kind::Outside,
             (true, _) => Kind::Ours,
             (false, "<module>") => Kind::Outside,
-            _ if crate::host::is_standard(&file) => Kind::Standard,
+            _ if crate::host::is_standard(&file) || is_frozen_library(&file) => Kind::Standard,
             _ => Kind::User,
         };
         let mut arguments = number("co_argcount")? + number("co_kwonlyargcount")?;
@@ -222,6 +233,12 @@ impl Code {
         let made = usize::from(self.flags & VARARGS != 0) + usize::from(self.flags & VARKEYWORDS != 0);
         self.arguments - made..self.arguments
     }
+}
+
+/// Modules of the standard library that the interpreter carries, `os` among them, but for the import system.
+fn is_frozen_library(file: &str) -> bool {
+    file.strip_prefix("<frozen ")
+        .is_some_and(|name| !name.starts_with("importlib") && !name.starts_with("zipimport"))
 }
 
 const VARARGS: u32 = 0x4;

@@ -2,6 +2,7 @@
 //! all of them hold, the function would do again what it did.
 
 use super::api::Api;
+use super::buffers::Snapshot;
 use super::contents::{self, Kind};
 use super::expect::{Expect, found, owned};
 use crate::hot::ffi::{self as x, Obj};
@@ -58,6 +59,17 @@ pub enum Check {
         of: Py<PyAny>,
         kind: Kind,
         seen: Vec<Py<PyAny>>,
+    },
+    /// What an array of native code has in its memory.
+    Buffer {
+        of: Py<PyAny>,
+        seen: Snapshot,
+    },
+    /// A call that is made again.
+    Again {
+        callee: Py<PyAny>,
+        args: Py<PyAny>,
+        value: Expect,
     },
     Function {
         of: Py<PyAny>,
@@ -157,6 +169,10 @@ impl Check {
                 Check::Type { of, class } => x::type_of(of.as_ptr()).cast() == class.as_ptr(),
                 Check::Length { of, length: seen } => length(of.as_ptr()) == *seen,
                 Check::Contents { of, kind, seen } => contents::same(of.as_ptr(), *kind, seen),
+                Check::Buffer { of, seen } => seen.holds(of.as_ptr()),
+                Check::Again { value, .. } => {
+                    self.present(api).is_some_and(|now| then_drop(now, |now| value.holds(api, now)))
+                }
                 Check::Function { of, code, defaults, keywords } => {
                     let of = of.as_ptr();
                     (api.function_code)(of) == code.as_ptr()
@@ -179,6 +195,13 @@ impl Check {
                 }
                 Check::Cell { cell, .. } => return Some((api.cell_get)(cell.as_ptr())),
                 Check::Attribute { of, name, .. } => return Some(attribute(api, of.as_ptr(), name.as_ptr())),
+                Check::Again { callee, args, .. } => {
+                    let now = ffi::PyObject_CallObject(callee.as_ptr(), args.as_ptr());
+                    if now.is_null() {
+                        ffi::PyErr_Clear();
+                    }
+                    return Some(now);
+                }
                 _ => return None,
             };
             ffi::Py_XINCREF(value);
@@ -192,6 +215,7 @@ impl Check {
             Check::Item { value, .. }
             | Check::ListItem { value, .. }
             | Check::Cell { value, .. }
+            | Check::Again { value, .. }
             | Check::Attribute { value, .. } => Some(value),
             _ => None,
         }
@@ -235,7 +259,11 @@ impl Check {
             }
             Check::Lookup { class, name, value } => [Some(class), Some(name), value.as_ref(), None],
             Check::Type { of, class } => [Some(of), Some(class), None, None],
-            Check::Length { of, .. } => [Some(of), None, None, None],
+            Check::Length { of, .. } | Check::Buffer { of, .. } => [Some(of), None, None, None],
+            Check::Again { callee, args, value: v } => {
+                value = Some(v);
+                [Some(callee), Some(args), None, None]
+            }
             Check::Contents { of, seen, .. } => {
                 seen.iter().for_each(|one| f(one.as_ptr()));
                 [Some(of), None, None, None]
@@ -256,9 +284,11 @@ impl Guard {
         let name = &self.name;
         unsafe {
             match &self.check {
-                Check::Item { value, .. } | Check::ListItem { value, .. } | Check::Cell { value, .. } => {
-                    value.text(name)
-                }
+                Check::Item { value, .. }
+                | Check::ListItem { value, .. }
+                | Check::Cell { value, .. }
+                | Check::Again { value, .. } => value.text(name),
+                Check::Buffer { .. } => format!("{name} holds the values of the capture"),
                 Check::Attribute { value: Expect::Any, .. } => {
                     format!("{name} is the attribute of the capture")
                 }

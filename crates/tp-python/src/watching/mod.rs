@@ -3,7 +3,8 @@
 //! name and line.
 //!
 //! Lives here: when a thread is watched, and what comes of it. `session` has the events, `reads`, `attributes`, `calls`
-//! and `writes` what they mean, `entry`, `guards`, `expect` and `contents` what is checked later; `frame`, `code` and `api` know CPython. Watched is
+//! and `writes` what they mean, `natives` which native code is known, `assumed` what the caller vouches for; `entry`,
+//! `guards`, `expect`, `contents` and `buffers` what is checked later; `frame`, `code` and `api` know CPython. Watched is
 //! the thread that captures, by opcode events: on versions of CPython without a row in `frame` nothing is, and captures go
 //! on as if nothing outside of the arguments ever changed. Trace functions of debuggers and coverage tools pause for the
 //! time of a capture.
@@ -12,8 +13,11 @@
 //! interpreter lock held throughout.
 
 mod addresses;
+mod again;
 mod api;
+mod assumed;
 mod attributes;
+mod buffers;
 mod calls;
 mod code;
 mod contents;
@@ -22,6 +26,7 @@ mod expect;
 mod frame;
 mod guards;
 mod lazy;
+mod natives;
 mod reads;
 mod session;
 mod writes;
@@ -86,8 +91,14 @@ fn current(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 }
 
 impl Watching {
-    /// Starts to watch this thread; None where the interpreter cannot be watched. What `made` holds is the call's own.
-    pub fn begin(py: Python<'_>, function: &Bound<'_, PyAny>, made: &[Obj]) -> PyResult<Option<Watching>> {
+    /// Starts to watch this thread; None where the interpreter cannot be watched. What `made` holds is the call's own, and
+    /// the caller vouches for what `assumed` names.
+    pub fn begin(
+        py: Python<'_>,
+        function: &Bound<'_, PyAny>,
+        made: &[Obj],
+        assumed: &Bound<'_, pyo3::types::PyTuple>,
+    ) -> PyResult<Option<Watching>> {
         let Some(api) = api::api() else { return Ok(None) };
         let root = match function.getattr_opt("__func__")? {
             Some(method) => method,
@@ -95,6 +106,7 @@ impl Watching {
         };
         let mut session = Box::new(Session::new(api, root.as_ptr()));
         made.iter().for_each(|one| session.mark_fresh(*one));
+        session.assume(assumed)?;
         let before = current(py)?.unbind();
         let outer = CURRENT.replace(&raw mut *session);
         // SAFETY: lock held; `stop` takes it off again.
@@ -140,7 +152,8 @@ impl Watching {
             let e = watch::refused(e.note("set it, or enter the debugger, outside of the function"));
             return Err(crate::error::to_py(py, e));
         }
-        let guards = std::mem::take(&mut self.session.guards);
+        let mut guards = std::mem::take(&mut self.session.guards);
+        guards.retain(|guard| !self.session.assumed.has_path(&guard.name));
         if !guards.is_empty() {
             let is_pinned = |obj: Obj| self.session.is_pinned(obj);
             watch::depend_on(Box::new(PyGuards::new(self.session.api, guards, is_pinned)));

@@ -6,6 +6,7 @@ use super::contents::{self, Kind};
 use super::expect::{is_immutable, may_be_two, owned, same_value};
 use super::frame::Frame;
 use super::guards::{Check, Guard, item, length};
+use super::natives;
 use super::session::{CONTENTS, LENGTH, Session, TYPE, VALUE};
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::shell;
@@ -34,29 +35,50 @@ impl Session {
             self.note_operators(frame, op);
             match op {
                 Op::Other | Op::Called => {}
+                Op::Keywords => self.keywords = Some(frame.id()),
+                Op::Unary | Op::With => self.operands(code, &[frame.peek(1)]),
                 Op::LoadGlobal | Op::LoadName => self.read_global(frame, code.name_at(py, arg)),
                 Op::LoadDeref if code.is_free(py, n) => self.read_cell(frame.local(n), &code.variable(py, n)),
                 Op::LoadClosure if !code.is_free(py, n) => self.mark_fresh(frame.local(n)),
                 Op::LoadDeref | Op::LoadClosure => {}
                 Op::LoadAttr => self.read_attribute(frame.peek(1), code.name_at(py, arg)),
                 Op::Subscript => {
+                    self.operands(code, &[frame.peek(2)]);
+                    if natives::fills(py, frame.peek(2), frame.peek(1)) {
+                        self.fills = Some(frame.id());
+                    }
                     self.search(frame.peek(2), frame.peek(1))?;
                     self.read_item(frame.peek(2), frame.peek(1));
                 }
-                Op::Iterate | Op::Unpack => return self.iterate(frame.peek(1)),
+                Op::Iterate | Op::Unpack => {
+                    self.operands(code, &[frame.peek(1)]);
+                    return self.iterate(frame.peek(1));
+                }
                 Op::Identity => return self.compare_identity(code, frame.peek(1), frame.peek(2)),
-                Op::Contains => return self.read_membership(frame.peek(1), frame.peek(2)),
+                Op::Contains => {
+                    self.operands(code, &[frame.peek(1)]);
+                    return self.read_membership(frame.peek(1), frame.peek(2));
+                }
                 Op::Binary if arg >= INPLACE => {
+                    self.operands(code, &[frame.peek(1), frame.peek(2)]);
                     self.write_contents(frame.peek(2));
                     self.read_contents(frame.peek(1), DEPTH);
                 }
                 Op::Compare | Op::Binary => {
+                    self.operands(code, &[frame.peek(1), frame.peek(2)]);
                     self.read_contents(frame.peek(1), DEPTH);
                     self.read_contents(frame.peek(2), DEPTH);
                 }
                 Op::Truth => self.read_truth(frame.peek(1)),
-                Op::Format => self.read_contents(frame.peek(if arg & 4 == 0 { 1 } else { 2 }), DEPTH),
-                Op::Source => self.read_contents(frame.peek(1), 0),
+                Op::Format => {
+                    let of = frame.peek(if arg & 4 == 0 { 1 } else { 2 });
+                    self.operands(code, &[of]);
+                    self.read_contents(of, DEPTH);
+                }
+                Op::Source => {
+                    self.operands(code, &[frame.peek(1)]);
+                    self.read_contents(frame.peek(1), 0);
+                }
                 Op::Length => self.read_length(frame.peek(1)),
                 Op::MatchWhole => self.read_contents(frame.peek(1), 0),
                 Op::MatchKeys => self.read_contents(frame.peek(2), 0),
@@ -230,6 +252,7 @@ impl Session {
                 return;
             }
             let ty = x::type_of(of);
+            self.read_native(of, 1);
             if self.is_old(of) && contents::kind(of).is_some() {
                 return self.read_length(of);
             }
@@ -246,7 +269,7 @@ impl Session {
     pub(super) unsafe fn read_length(&mut self, of: Obj) {
         unsafe {
             if !self.is_old(of) || contents::kind(of).is_none() || self.writes.has(of, CONTENTS) {
-                return;
+                return self.read_native(of, 1);
             }
             let check = Check::Length { of: owned(of), length: length(of) };
             self.guard(of, LENGTH, |session| Guard { name: session.name(of), check });
@@ -275,7 +298,7 @@ impl Session {
                 }
                 return;
             }
-            let Some(kind) = contents::kind(of) else { return };
+            let Some(kind) = contents::kind(of) else { return self.read_native(of, depth.saturating_sub(1)) };
             let seen = contents::contents(of, kind);
             if self.is_old(of) {
                 seen.iter().for_each(|one| self.pin(one.as_ptr()));
@@ -332,9 +355,15 @@ impl Session {
 
     unsafe fn read_import(&mut self, level: Obj, name: Obj) {
         unsafe {
-            if name.is_null() || level.is_null() || ffi::PyLong_AsLong(level) != 0 {
-                return;
+            if !name.is_null() && !level.is_null() && ffi::PyLong_AsLong(level) == 0 {
+                self.read_module(name);
             }
+        }
+    }
+
+    /// Which module has a name.
+    pub(super) unsafe fn read_module(&mut self, name: Obj) {
+        unsafe {
             let modules = ffi::PyImport_GetModuleDict();
             let text = x::shown(name);
             if item(modules, name).is_null() {

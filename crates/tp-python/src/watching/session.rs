@@ -3,12 +3,14 @@
 
 use super::addresses::{AddressSet, Addresses};
 use super::api::{Api, CALL, OPCODE, RETURN, ask_for_opcodes};
+use super::assumed::Assumed;
 use super::attributes::Classes;
 use super::code::{self, Code, Kind, Op};
 use super::expect::{Expect, is_immutable, owned};
 use super::frame::Frame;
 use super::guards::{Check, Guard, item};
 use super::lazy::{Lazy, is_keeper};
+use super::natives::Nature;
 use super::writes::Writes;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::shell;
@@ -18,7 +20,7 @@ use std::cell::Cell;
 use std::os::raw::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use tp_dispatch::Result;
+use tp_dispatch::{Error, Result};
 
 thread_local! {
     /// The innermost session of the thread. It is used by one event at a time: the interpreter gives none during one.
@@ -43,6 +45,16 @@ pub struct Session {
     pub(super) writes: Writes,
     pub(super) lazy: Vec<Lazy>,
     pub(super) classes: Classes,
+    pub(super) natures: Addresses<Nature>,
+    pub(super) assumed: Assumed,
+    /// A refusal by what the opcode reads, raised in front of it.
+    pub(super) pending: Option<Error>,
+    /// The frame whose next call has keywords.
+    pub(super) keywords: Option<usize>,
+    /// The frame whose opcode makes an item of a default dict.
+    pub(super) fills: Option<usize>,
+    /// The frame whose last call makes a class.
+    pub(super) makes: Option<usize>,
     /// Frames that are calling a class, and the class: whose `__init__` comes next gets a fresh object.
     constructing: Vec<(usize, usize)>,
     /// Frames under way, and the code of those that are watched.
@@ -76,6 +88,12 @@ impl Session {
             writes: Writes::default(),
             lazy: Vec::new(),
             classes: Classes::default(),
+            natures: Addresses::default(),
+            assumed: Assumed::default(),
+            pending: None,
+            keywords: None,
+            makes: None,
+            fills: None,
             constructing: Vec::new(),
             frames: Vec::new(),
             outside: None,
@@ -184,6 +202,10 @@ impl Session {
                 return None;
             }
             if self.calling_op.is_some() && self.calling_op == self.frames.last().map(|(id, _)| *id) {
+                self.outside = Some(frame.id());
+                return None;
+            }
+            if self.assumed.contains(frame.function()) {
                 self.outside = Some(frame.id());
                 return None;
             }
@@ -320,12 +342,17 @@ impl Session {
             if frame.top() > code.slots {
                 let top = frame.peek(1);
                 // Only the stack owns it: it was made by the opcode before, or taken from where it was.
-                if !top.is_null() && ffi::Py_REFCNT(top) == 1 {
+                let is_filled = self.fills.take_if(|id| *id == frame.id()).is_some();
+                if !top.is_null() && (is_filled || ffi::Py_REFCNT(top) == 1) {
                     self.mark_fresh(top);
                 }
                 // What a call gives may have come from anywhere.
                 if self.called == Some(frame.id()) {
                     self.pin(top);
+                    if self.makes == Some(frame.id()) && !top.is_null() && ffi::PyType_Check(top) != 0 {
+                        self.mark_fresh(top);
+                    }
+                    self.makes = None;
                 }
             }
             let (op, arg) = code.instruction(unit);
@@ -337,7 +364,11 @@ impl Session {
             {
                 self.constructing.pop();
             }
-            self.opcode(py, frame, code, op, arg)
+            let done = self.opcode(py, frame, code, op, arg);
+            if op != Op::Keywords {
+                self.keywords = None;
+            }
+            self.pending.take().map_or(done, Err)
         }
     }
 

@@ -121,7 +121,10 @@ impl Session {
                     }
                 }
                 Op::StoreAttr | Op::DeleteAttr => self.write_attribute(frame.peek(1), code.name_at(py, arg)),
-                Op::StoreSubscript | Op::DeleteSubscript => self.write_contents(frame.peek(2)),
+                Op::StoreSubscript | Op::DeleteSubscript => {
+                    self.operands(code, &[frame.peek(2)]);
+                    self.write_contents(frame.peek(2));
+                }
                 _ => {}
             }
         }
@@ -180,6 +183,18 @@ impl Session {
         unsafe { self.note_contents(of, false) }
     }
 
+    /// So may be what the container holds.
+    pub(super) unsafe fn may_write_deep(&mut self, of: Obj, depth: usize) {
+        unsafe {
+            self.may_write_contents(of);
+            if let (Some(kind), true) = (contents::kind(of), depth > 0) {
+                contents::contents(of, kind)
+                    .iter()
+                    .for_each(|one| self.may_write_deep(one.as_ptr(), depth - 1));
+            }
+        }
+    }
+
     unsafe fn note_contents(&mut self, of: Obj, certain: bool) {
         unsafe {
             if !self.is_old(of) {
@@ -203,7 +218,7 @@ impl Session {
 
     /// Guards for the locations that end as they began; the others are put back, and the first of them refused.
     pub(super) unsafe fn settle_writes(&mut self) -> Result<(), Error> {
-        let mut refused = None;
+        let mut refused = unsafe { self.settle_buffers() };
         let writes = std::mem::take(&mut self.writes);
         for write in writes.list.into_iter().rev() {
             unsafe {
@@ -231,6 +246,22 @@ impl Session {
         Err(tp_graph::capture::watch::refused(
             e.note("a run would not do it: return the new value, and write it where the function is called"),
         ))
+    }
+}
+
+impl Session {
+    /// Arrays that the function wrote to are put back; the name of the first.
+    unsafe fn settle_buffers(&self) -> Option<(String, Option<String>)> {
+        let mut refused = None;
+        for Guard { name, check } in &self.guards {
+            if let Check::Buffer { of, seen } = check
+                && !unsafe { seen.holds(of.as_ptr()) }
+            {
+                unsafe { seen.restore(of.as_ptr()) };
+                refused.get_or_insert((name.clone(), None));
+            }
+        }
+        refused
     }
 }
 
