@@ -1,5 +1,6 @@
 """The TVM adapter as the executor sees it: probe, refusals, artifacts, cache, cost, threads."""
 
+import gc
 import os
 import pathlib
 import signal
@@ -176,6 +177,34 @@ def test_the_same_program_and_layout_compile_once():
     ]
     assert [other.cached for other in others] == [False, False]
     assert len({first.hash, *(other.hash for other in others)}) == 3
+
+
+@needs_tvm
+def test_code_is_made_once_loaded_from_its_file_and_goes_with_its_owner(monkeypatch, tmp_path):
+    """5.4: where there is a linker, a cold kernel is the file that later processes load."""
+    program = simple(6.5)
+    monkeypatch.setattr(stages.disk, "directory", lambda: tmp_path)
+    stages._cache.reset()
+    artifact = tvm.lower(program, FLAT1)
+    data = np.arange(5, dtype=np.float32)
+    (out,) = run_flat(program, [data])
+    (path,) = tmp_path.glob("*.so")
+
+    def mapped():
+        return str(path) in pathlib.Path("/proc/self/maps").read_text()
+
+    assert (artifact.cached, artifact.handle) == (False, 0)
+    assert out.tolist() == (data + 6.5).tolist()
+    assert mapped()
+    stages._cache.reset()
+    del artifact
+    gc.collect()
+    assert not mapped()
+    monkeypatch.setattr(stages.disk.shutil, "which", lambda name: None)
+    path.unlink()
+    alone = tvm.lower(program, FLAT1)
+    assert (alone.cached, alone.handle > 0, list(tmp_path.glob("*.so"))) == (False, True, [])
+    assert run_flat(program, [data])[0].tolist() == out.tolist()
 
 
 @needs_tvm

@@ -12,6 +12,7 @@ use super::compile::{MAX_INPUTS, Place, Step, TileKernel};
 use super::gather::{Blocks, Collapsed, Direction, copy_block, copy_tile};
 use crate::error::ExprError;
 use crate::pool;
+use crate::stream::{STREAM_BYTES, Stream};
 
 /// The simple instructions, over all elements, that are worth waking another thread for: some 20 microseconds.
 const PARALLEL_WORK: usize = 1 << 18;
@@ -29,6 +30,8 @@ enum Access {
     Direct,
     /// Contiguous, by way of a slot: the memory is an input's too.
     Staged,
+    /// Contiguous and larger than the caches: by way of a slot, past them.
+    Streamed,
     /// By way of a slot and strided copies; the operand's number in the collapsed shape.
     Strided(u16),
     /// One element for all.
@@ -265,7 +268,11 @@ impl Call<'_> {
             let first = input.ptr as usize;
             matches!(input.access, Access::Direct) && start < first + n * input.width && first < start + bytes
         });
-        if overlaps { Access::Staged } else { Access::Direct }
+        match overlaps {
+            true => Access::Staged,
+            false if bytes >= STREAM_BYTES => Access::Streamed,
+            false => Access::Direct,
+        }
     }
 
     unsafe fn run(&mut self, n: usize) -> Result<(), ExprError> {
@@ -321,12 +328,13 @@ impl Call<'_> {
             table.push(match operand.access {
                 Access::Uniform => uniform.next().map_or(operand.ptr, |element| element.as_ptr() as *mut u8),
                 Access::Direct => operand.ptr,
-                Access::Staged | Access::Strided(_) => slot(k),
+                Access::Staged | Access::Streamed | Access::Strided(_) => slot(k),
             });
         }
         table.extend(kernel.constants.iter().map(|c| c.as_ptr() as *mut u8));
         table.extend((0..kernel.slots).map(|i| slot(count + i)));
 
+        let mut stream = self.streams().then(Stream::default);
         let mut start = range.start;
         while start < range.end {
             let n = match (&self.blocks, &self.collapsed) {
@@ -338,7 +346,7 @@ impl Call<'_> {
                 if kernel.run_steps(&table, self.uniform_inputs, n) {
                     return true;
                 }
-                self.leave_tile(&table, start, n);
+                self.leave_tile(&table, start, n, stream.as_mut());
             }
             start += self.tile();
         }
@@ -358,14 +366,24 @@ impl Call<'_> {
         }
     }
 
-    /// Writes the staged and the strided outputs.
-    unsafe fn leave_tile(&self, table: &[*mut u8], start: usize, n: usize) {
+    fn streams(&self) -> bool {
+        self.operands.iter().any(|operand| matches!(operand.access, Access::Streamed))
+    }
+
+    /// Writes the outputs that are not written in place.
+    unsafe fn leave_tile(&self, table: &[*mut u8], start: usize, n: usize, mut stream: Option<&mut Stream>) {
         for (k, operand) in self.operands.iter().enumerate().skip(self.kernel.inputs.len()) {
             match operand.access {
                 Access::Staged => unsafe {
                     let memory = operand.ptr.add(start * operand.width);
                     std::ptr::copy_nonoverlapping(table[k], memory, n * operand.width);
                 },
+                Access::Streamed => {
+                    if let Some(stream) = stream.as_mut() {
+                        let memory = operand.ptr.wrapping_add(start * operand.width);
+                        unsafe { stream.copy(table[k], memory, n * operand.width) };
+                    }
+                }
                 Access::Strided(_) => unsafe { self.copy_strided(Direction::Scatter, k, table[k], start, n) },
                 _ => {}
             }

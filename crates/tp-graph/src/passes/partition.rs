@@ -14,7 +14,7 @@ use tp_tensor::dim::Dims;
 use tp_tensor::{Device, Dim};
 
 /// A region has at most this many nodes and reads at most this many values from outside.
-const MAX_NODES: usize = 128;
+const MAX_NODES: usize = 256;
 const MAX_READS: usize = 32;
 
 #[derive(Clone, PartialEq, Debug)]

@@ -18,6 +18,7 @@ pub mod scan;
 pub mod shared;
 pub mod short;
 pub mod softmax;
-pub mod softmax_strips;
+pub mod softmax_rows;
+mod softmax_strips;
 pub mod sort;
 pub mod view;

@@ -33,6 +33,8 @@ pub struct Sum<T>(PhantomData<T>);
 pub struct WideSum;
 pub struct Product<T>(PhantomData<T>);
 pub struct Max<T>(PhantomData<T>);
+/// The largest element that is a number; whatever there is of NaNs alone.
+pub struct Peak<T>(PhantomData<T>);
 pub struct Min<T>(PhantomData<T>);
 pub struct Any;
 pub struct All;
@@ -69,6 +71,8 @@ fold! {
     Product<i64>, i64 => i64, 1, |x| x, i64::wrapping_mul;
     Max<f32>, f32 => f32, f32::NEG_INFINITY, |x| x, |a: f32, b: f32| if a.is_nan() || a > b { a } else { b };
     Max<f64>, f64 => f64, f64::NEG_INFINITY, |x| x, |a: f64, b: f64| if a.is_nan() || a > b { a } else { b };
+    Peak<f32>, f32 => f32, f32::NEG_INFINITY, |x| x, f32::max;
+    Peak<f64>, f64 => f64, f64::NEG_INFINITY, |x| x, f64::max;
     Max<i32>, i32 => i32, i32::MIN, |x| x, |a: i32, b: i32| a.max(b);
     Max<i64>, i64 => i64, i64::MIN, |x| x, |a: i64, b: i64| a.max(b);
     Min<f32>, f32 => f32, f32::INFINITY, |x| x, |a: f32, b: f32| if a.is_nan() || a < b { a } else { b };

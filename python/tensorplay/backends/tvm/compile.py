@@ -148,16 +148,13 @@ def _compile(program: Program, layout: layouts.Layout, machine: host.Host, key: 
     with _stage("compile"), tvm.transform.PassContext(opt_level=3, config=config):
         executable = tvm.compile(func, target=machine.target, tir_pipeline=host.PIPELINE)
         code = executable.mod.inspect_source("ll")
-    with _stage("link"):
-        function = executable[name]
-        handle = _handle(function)
-        address = ctypes.c_void_p.from_address(handle + _ENTRY_OFFSET).value
-    if not address:
-        raise LoweringError("LoweringFailed", "link", "the runtime gave no entry point")
     digest = _digest(key, _ADDRESS.sub('""', code))
     proof = f"tvm {digest[:16]} {re.sub(' -mattr=[^ ]*', '', machine.target_text)}"
     described = {"hash": digest, "target": machine.target_text, "proof": proof, "program": _summary(program)}
-    disk.store(_digest(key, disk.setting()), executable.mod, described)
+    with _stage("link"):
+        address, handle, owner = _linked(executable, name, key, described)
+    if not address:
+        raise LoweringError("LoweringFailed", "link", "the runtime gave no entry point")
     return Artifact(
         address=address,
         handle=handle,
@@ -166,8 +163,25 @@ def _compile(program: Program, layout: layouts.Layout, machine: host.Host, key: 
         seconds=time.perf_counter() - start,
         argspec=_argspec(program, layout),
         proof=proof,
-        owner=function,
+        owner=owner,
     )
+
+
+def _linked(executable: Any, name: str, key: str, described: dict[str, Any]) -> tuple[int, int, Any]:
+    """Entry point, handle and owner of the machine code.
+
+    That is generated once: to a file, which is loaded as a later process will load it, or in memory where there is no
+    file to be had.
+    """
+    at = _digest(key, disk.setting())
+    if disk.store(at, executable.mod, described):
+        found = disk.load(at, name)
+        if found is not None:
+            address, library, _ = found
+            return address, 0, library
+    function = executable[name]
+    handle = _handle(function)
+    return ctypes.c_void_p.from_address(handle + _ENTRY_OFFSET).value or 0, handle, function
 
 
 def _summary(program: Program) -> str:

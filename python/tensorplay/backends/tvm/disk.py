@@ -21,6 +21,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,11 @@ def note_target(text: str) -> None:
         _write(folder / f"machine-{setting()[:32]}.json", json.dumps({"target": text}).encode())
 
 
-def store(key: str, module: Any, description: dict[str, Any]) -> None:
-    """Writes a compiled module; one that cannot be written is no error."""
+def store(key: str, module: Any, description: dict[str, Any]) -> bool:
+    """Writes a compiled module; one that cannot be written is no error. Whether it was tried to the end."""
     folder, linker = directory(), shutil.which("ld")
     if folder is None or linker is None:
-        return
+        return False
     with (
         contextlib.suppress(OSError, subprocess.SubprocessError),
         tempfile.TemporaryDirectory(dir=folder) as work,
@@ -88,6 +89,8 @@ def store(key: str, module: Any, description: dict[str, Any]) -> None:
         _write(folder / f"{key}.json", text.encode())
         _write(folder / f"{key}.so", content)
         _shrink(folder)
+        return True
+    return False
 
 
 def load(key: str, name: str) -> tuple[int, Any, dict[str, Any]] | None:
@@ -107,7 +110,13 @@ def load(key: str, name: str) -> tuple[int, Any, dict[str, Any]] | None:
         function = getattr(library, f"__tvm_ffi_{name}")
     except (OSError, AttributeError, KeyError):
         return None
+    # Its code goes with the last who holds it, but not at exit, where a thread may still be inside.
+    weakref.finalize(library, _close, library._handle).atexit = False
     return ctypes.cast(function, ctypes.c_void_p).value or 0, library, description
+
+
+def _close(handle: int) -> None:
+    ctypes.CDLL(None).dlclose(ctypes.c_void_p(handle))
 
 
 def entries() -> list[dict[str, Any]]:
@@ -136,6 +145,9 @@ def purge() -> int:
 
 
 def _shrink(folder: Path) -> None:
+    with os.scandir(folder) as files, contextlib.suppress(OSError):
+        if sum(file.stat().st_size for file in files if file.name.endswith(".so")) <= LIMIT:
+            return
     total = 0
     for entry in entries():
         total += entry["bytes"]
