@@ -124,7 +124,7 @@ def routes() -> dict[str, Callable[[], object]]:
         "kernel in a compiled call": lambda: compiled(x),
         "backward in a compiled call": lambda: compiled_backward(leaf).backward(),
         "captured function": lambda: tp.graph.capture(lambda x: fail(), x),
-        "compiled function": lambda: tp.compile(lambda x: fail())(x),
+        "compiled function": lambda: tp.compile(lambda x: fail(), assume_constant=[current])(x),
         "hook": hooked,
         "Function.forward": lambda: Forward.apply(leaf),
         "Function.backward": lambda: Backward.apply(leaf).sum().backward(),
