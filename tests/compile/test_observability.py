@@ -118,7 +118,8 @@ def test_counters_count_captures_and_fallbacks_by_kind() -> None:
     g = tp.compile(lambda x, k: x * k)
     for k in range(8):
         g(tp.ones((2,)), float(k))
-    assert counted(lambda: g(tp.ones((2,)), 9.0)) == {"fallbacks": 1, "eager.RecompileLimit": 1}
+    with pytest.warns(UserWarning, match="RecompileLimit"):
+        assert counted(lambda: g(tp.ones((2,)), 9.0)) == {"fallbacks": 1, "eager.RecompileLimit": 1}
 
 
 def test_events_have_everything(ns: str) -> None:
