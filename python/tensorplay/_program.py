@@ -18,7 +18,7 @@ from tensorplay import _arguments, _native
 from tensorplay._native import Graph, Tensor
 from tensorplay.errors import ContractError, GraphError, InvalidValueError
 
-__all__ = ["call", "code", "resolve", "type_text"]
+__all__ = ["call", "captured", "code", "resolve", "type_text"]
 
 _ARITHMETIC: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -34,6 +34,9 @@ _ARITHMETIC: dict[type, Callable[..., Any]] = {
     ast.NotEq: operator.ne,
 }
 
+_UNBOUNDED = 2**63 - 1
+"""No size is this large."""
+
 
 # --- calls ------------------------------------------------------------------------------------------
 
@@ -42,10 +45,16 @@ def call(graph: Graph, *args: Any) -> Any:
     """The outputs of the graph for these tensors: its arguments in order, and then, unless the graph holds them, what it
     lifted.
     """
+    violations = graph.verify()
+    if violations:
+        raise GraphError(
+            f"the graph breaks a rule: {violations[0]}", code="TP5002", notes=tuple(violations[1:])
+        )
     parts = graph._structure()
     frame = _Frame(parts)
     for (number, name, _), (value, held) in zip(parts["inputs"], _inputs(graph, parts, args), strict=True):
         frame.take(number, name, value, held)
+    frame.hold()
     for target, given, outputs, _ in parts["nodes"]:
         frame.step(target, given, outputs)
     frame.confirm()
@@ -96,7 +105,21 @@ class _Frame:
         raise GraphError(
             f"{name} is {got}; the graph was captured for {type_text(kind)}, strides [{', '.join(strides)}]",
             code="TP5007",
+            notes=tuple(statement for statement, symbol in _ranges(self.parts) if symbol in sizes),
         )
+
+    def hold(self) -> None:
+        """What the capture took to hold of the sizes of the inputs. A backward may have symbols that none of them shows."""
+        for statement in self.parts["guards"]:
+            name, _, number = statement.partition(" == ")
+            if name.isidentifier() and name not in self.sizes and number.lstrip("-").isdigit():
+                self.sizes[name] = int(number)
+        for statement in self.parts["guards"]:
+            if _symbols(statement) <= self.sizes.keys() and not self.number(statement):
+                known = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
+                raise GraphError(
+                    f"the graph was captured for sizes with {statement}", code="TP5007", notes=(known,)
+                )
 
     def step(self, target: str, given: list[Any], outputs: list[Any]) -> None:
         op = resolve(target)
@@ -138,11 +161,13 @@ class _Frame:
         """Whether a shape is the promised one; a symbol that is shown for the first time gets its value."""
         for text, size in zip(sizes, shape, strict=True):
             if text.isidentifier() and text not in self.sizes:
-                self.sizes[text] = int(size)
+                # Symbolic itself where this is captured.
+                self.sizes[text] = size
                 low, high = next(
-                    ((a, b) for name, a, b in self.parts["sizes"] if name == text), (0, math.inf)
+                    ((a, b) for name, a, b in self.parts["sizes"] if name == text), (0, _UNBOUNDED)
                 )
-                if not low <= size <= high:
+                # A size that is known to a run alone was held to its range by the op that it comes from.
+                if not _is_open(size) and not (low <= size and (high >= _UNBOUNDED or size <= high)):
                     return False
             elif self.number(text) != size:
                 return False
@@ -164,9 +189,39 @@ class _Frame:
     def confirm(self) -> None:
         """The checks of the program."""
         for statement, message in self.parts["checks"]:
-            if not self.number(statement):
+            holds = self.number(statement)
+            if isinstance(holds, _native.SymBool):
+                _native.check(holds, message)
+            elif not holds:
                 known = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
                 raise GraphError(message or f"the check {statement} fails", code="TP5007", notes=(known,))
+
+
+def captured(parts: dict[str, Any]) -> _Frame:
+    """A run of no values with the sizes of the capture, and small ones for those that only a run knows."""
+    frame = _Frame(parts)
+    frame.sizes |= parts["hints"]
+    frame.sizes |= {name: max(low, min(3, high)) for name, low, high in parts["sizes"] if name[0] == "u"}
+    return frame
+
+
+def _is_open(size: Any) -> bool:
+    """Whether a size is known to runs alone: under capture those of inputs say that they are ints."""
+    return not isinstance(size, int)
+
+
+def _symbols(text: str) -> set[str]:
+    """The symbols of an expression."""
+    return set(re.findall(r"[us]\d+", text))
+
+
+def _ranges(parts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Statements of the range of each symbol of an input, and the symbol."""
+    for name, low, high in parts["sizes"]:
+        if name in parts["hints"]:
+            yield f"{name} >= {low}", name
+            if high < _UNBOUNDED:
+                yield f"{name} <= {high}", name
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -176,8 +231,19 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _lies(tensor: Tensor, strides: tuple[str, ...], frame: _Frame) -> bool:
-    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
-    return not tensor.size or all(n == 1 or stride == frame.number(text) for n, stride, text in pairs)
+    if not tensor.size:
+        return True
+    axes = list(zip(tensor.shape, strides, strict=True))
+    # A question about the order leaves sizes symbolic where this is captured; one about strides does not.
+    step = 1
+    for n, text in reversed(axes):
+        if n != 1 and frame.number(text) != step:
+            break
+        step *= n
+    else:
+        return tensor.is_contiguous()
+    pairs = zip(axes, tensor.stride(), strict=True)
+    return all(n == 1 or stride == frame.number(text) for (n, text), stride in pairs)
 
 
 def _parsed(text: str) -> ast.expr:
@@ -254,6 +320,7 @@ def code(graph: Graph, name: str = "forward") -> str:
     shown: set[str] = set()
     for number, _, _ in parts["inputs"]:
         lines += _shown(parts, names, number, shown)
+    lines += _held(parts, shown)
     for target, given, outputs, location in parts["nodes"]:
         op = _native.get_op(target)
         positional, named = (
@@ -270,6 +337,8 @@ def code(graph: Graph, name: str = "forward") -> str:
         for output in outputs:
             for number in output if isinstance(output, list) else [output]:
                 lines += _shown(parts, names, number, shown)
+    for statement, message in parts["checks"]:
+        lines.append(f"    tp.check({statement}{f', {message!r}' if message else ''})")
     results = ", ".join(_source(o, names) for o in parts["outputs"])
     lines.append(f"    return {results}" if len(parts["outputs"]) != 0 else "    return ()")
     return "\n".join(lines) + "\n"
@@ -299,6 +368,14 @@ def _shown(parts: dict[str, Any], names: dict[int, str], number: int, shown: set
         if text.isidentifier() and text not in shown:
             shown.add(text)
             yield f"    {text} = {names[number]}.shape[{axis}]"
+
+
+def _held(parts: dict[str, Any], shown: set[str]) -> Iterator[str]:
+    """Lines that hold the sizes of the inputs to what the capture took of them."""
+    statements = [statement for statement, _ in _ranges(parts)] + parts["guards"]
+    for statement in statements:
+        if _symbols(statement) <= shown:
+            yield f"    tp.check({statement}, {f'the program was captured for {statement}'!r})"
 
 
 def _source(operand: Any, names: dict[int, str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorplay import _native, functions
 from tensorplay._native import Graph, Tensor
-from tensorplay._program import resolve, type_text
+from tensorplay._program import captured, resolve, type_text
 from tensorplay.errors import GraphError, TensorPlayError
 
 __all__ = ["from_json", "load", "save", "save_repro", "to_json"]
@@ -217,12 +217,11 @@ def save_repro(graph: Graph, path: Any) -> None:
     custom = sorted({target for target, *_ in parts["nodes"] if not target.startswith(builtin)})
     imports = [f"# It calls {name}: import what defines it here.\n" for name in custom]
     lines = []
+    frame = captured(parts)
     for seed, (number, name, _) in enumerate(parts["inputs"]):
         dtype, sizes, strides, _ = parts["types"][number]
-        known = [int(n) if n.isdigit() else 3 for n in sizes]
-        made = f"random({tuple(known)}, {dtype!r}, {seed})"
-        if all(text.lstrip("-").isdigit() for text in (*sizes, *strides)):
-            made = f"strided({made}, {tuple(int(n) for n in strides)})"
+        shape, steps = ([frame.number(n) for n in texts] for texts in (sizes, strides))
+        made = f"strided(random({tuple(shape)}, {dtype!r}, {seed}), {tuple(steps)})"
         lines.append(f"        {made},  # {name!a}\n")
     # A raw string holds every text but its own quotes, which the text of a graph writes between double quotes only.
     body = graph.text()

@@ -147,7 +147,7 @@ impl CompiledFunction {
         let table = Symbols::new();
         let mut made = self.compile(known.len(), args, names, (&wanted, &table), f);
         // What cannot be captured with symbols is captured with the sizes as they are. A function may have caught the
-        // error that said so, and an exception of its own is no reason.
+        // error that said so; the host notes an exception that may come of symbols.
         let failed = made.as_ref().is_err_and(|e| e.kind() != ErrorKind::Host);
         if marks.is_empty() && !wanted.is_empty() && (failed || table.has_given_up()) {
             made = self.compile(known.len(), args, names, (&Wanted::default(), &Symbols::new()), f);

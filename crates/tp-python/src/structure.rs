@@ -6,13 +6,15 @@
 use crate::graph::literal;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
+use std::collections::HashMap;
 use tp_graph::ValueId;
 use tp_graph::ir::{Const, Graph, Node, Operand, Output, ValueType};
 use tp_tensor::{Dim, symbols};
 
 /// `inputs`: (number, name, kind); `types`: per value, (dtype, sizes, strides, device) or the operand of a known value or
 /// None; `nodes`: (target, operands, outputs, location), an output being a number or a list of them; `outputs`: operands;
-/// `sizes`: (symbol, range); `checks`: (statement, message).
+/// `sizes`: (symbol, range); `hints`: by the symbol of an input's size, the size of the capture; `guards`: statements that
+/// inputs are held to; `checks`: (statement, message).
 pub fn structure<'py>(py: Python<'py>, graph: &Graph) -> PyResult<Bound<'py, PyDict>> {
     let _table = symbols::enter(graph.symbols.clone());
     let inputs = graph.inputs.iter().map(|i| (i.value.0, &*i.name, i.kind.name())).collect::<Vec<_>>();
@@ -24,11 +26,17 @@ pub fn structure<'py>(py: Python<'py>, graph: &Graph) -> PyResult<Bound<'py, PyD
     for node in graph.nodes.values() {
         nodes.append(node_tuple(py, graph, node)?)?;
     }
+    let of_arguments = graph.symbols.inputs();
+    let named = || (0..).map(|id| Dim::symbol(id).to_string()).zip(&of_arguments);
+    let hints = named().map(|(name, size)| (name, size.hint)).collect::<HashMap<_, _>>();
+    let of_inputs = named().map(|(name, size)| (name, size.declared().low, size.declared().high));
     let ids = 0..graph.symbols.len() as u32;
-    let sizes = ids.filter_map(|id| {
+    let of_runs = ids.filter_map(|id| {
         let range = graph.symbols.declared(id)?;
         Some((Dim::unbacked(id).to_string(), range.low, range.high))
     });
+    let sizes = of_inputs.chain(of_runs);
+    let guards = graph.symbols.guards().into_iter().map(|g| g.statement.to_string());
     let checks = graph
         .symbols
         .checks()
@@ -40,6 +48,8 @@ pub fn structure<'py>(py: Python<'py>, graph: &Graph) -> PyResult<Bound<'py, PyD
     out.set_item("nodes", nodes)?;
     out.set_item("outputs", operands(py, graph, &graph.outputs)?)?;
     out.set_item("sizes", sizes.collect::<Vec<_>>())?;
+    out.set_item("hints", hints)?;
+    out.set_item("guards", guards.collect::<Vec<_>>())?;
     out.set_item("checks", checks.collect::<Vec<_>>())?;
     Ok(out)
 }

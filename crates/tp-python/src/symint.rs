@@ -5,11 +5,14 @@ mod context;
 mod numbers;
 mod statements;
 
+pub use numbers::{is_whole, size_objects, unmask};
+
 use crate::error::{IntoPyResult, guarded};
+use pyo3::IntoPyObjectExt;
 use pyo3::basic::CompareOp;
 use pyo3::exceptions::PyZeroDivisionError;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyType};
+use pyo3::types::{PyDict, PyInt, PyTuple, PyType};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use tp_dispatch::{Error, Result, host};
@@ -92,7 +95,7 @@ impl PySymInt {
         reflected: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = other.py();
-        let Some(other) = operand(other, &self.table)? else { return Ok(py.NotImplemented().into_bound(py)) };
+        let Some(other) = operand(other, &self.table)? else { return self.beside(sign, other, reflected) };
         let (left, right) = if reflected { (&other, &self.poly) } else { (&self.poly, &other) };
         let poly = calculate(left, right).ok_or_else(|| too_large(left, sign, right)).py(py)?;
         object(py, poly, &self.table)
@@ -175,23 +178,24 @@ impl PySymInt {
     fn __floordiv__<'py>(&self, by: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         guarded(|| match self.divided(by, "//")? {
             Some((quotient, _)) => object(by.py(), quotient, &self.table),
-            None => Ok(by.py().NotImplemented().into_bound(by.py())),
+            None => self.beside("//", by, false),
         })
     }
 
     fn __mod__<'py>(&self, by: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         guarded(|| {
             let py = by.py();
-            let Some((quotient, by)) = self.divided(by, "%")? else {
-                return Ok(py.NotImplemented().into_bound(py));
-            };
+            let Some((quotient, by)) = self.divided(by, "%")? else { return self.beside("%", by, false) };
             let rest = quotient.times(&by).and_then(|whole| self.poly.minus(&whole));
             object(py, rest.ok_or_else(|| too_large(&self.poly, "%", &by)).py(py)?, &self.table)
         })
     }
 
-    fn __divmod__<'py>(&self, by: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
-        guarded(|| Ok((self.__floordiv__(by)?, self.__mod__(by)?)))
+    fn __divmod__<'py>(&self, by: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| match operand(by, &self.table)? {
+            Some(_) => (self.__floordiv__(by)?, self.__mod__(by)?).into_bound_py_any(by.py()),
+            None => self.beside("divmod", by, false),
+        })
     }
 
     fn __truediv__<'py>(&self, by: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -224,10 +228,6 @@ impl PySymInt {
 
     fn __richcmp__<'py>(&self, other: &Bound<'py, PyAny>, op: CompareOp) -> PyResult<Bound<'py, PyAny>> {
         guarded(|| {
-            let py = other.py();
-            let Some(right) = operand(other, &self.table)? else {
-                return Ok(py.NotImplemented().into_bound(py));
-            };
             let relation = match op {
                 CompareOp::Eq => Relation::Eq,
                 CompareOp::Ne => Relation::Ne,
@@ -236,10 +236,9 @@ impl PySymInt {
                 CompareOp::Gt => Relation::Gt,
                 CompareOp::Ge => Relation::Ge,
             };
-            let statement = Statement { left: self.poly.clone(), relation, right };
-            match self.table.decide(&statement) {
-                Some(known) => Ok(known.into_pyobject(py)?.to_owned().into_any()),
-                None => Ok(Bound::new(py, PySymBool { statement, table: self.table.clone() })?.into_any()),
+            match operand(other, &self.table)? {
+                Some(right) => self.stated(other.py(), relation, right),
+                None => self.compared(relation, other),
             }
         })
     }
@@ -322,9 +321,14 @@ impl PySymInt {
     fn __rpow__<'py>(
         &self,
         of: &Bound<'py, PyAny>,
-        _modulus: Option<Bound<'py, PyAny>>,
+        modulus: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        guarded(|| self.on_number("__rpow__", "**", of, true))
+        guarded(|| {
+            let py = of.py();
+            let what = format!("{} ** ({})", text(of)?, self.poly);
+            let number = self.number(|| what).py(py)?;
+            py.import("builtins")?.call_method1("pow", (of, number, modulus))
+        })
     }
 
     /// A size is whole: rounding to tens and hundreds alone depends on the number.
@@ -412,6 +416,53 @@ impl PySymInt {
         guarded(|| self.on_number("__rdivmod__", "divmod", of, true))
     }
 
+    /// What an int has and this has not: of the number.
+    fn __getattr__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| self.attribute_of_number(py, name))
+    }
+
+    fn __copy__(slf: PyRef<'_, Self>) -> PyResult<PyRef<'_, Self>> {
+        guarded(|| Ok(slf))
+    }
+
+    fn __deepcopy__<'py>(slf: PyRef<'py, Self>, _memo: &Bound<'py, PyAny>) -> PyResult<PyRef<'py, Self>> {
+        guarded(|| Ok(slf))
+    }
+
+    /// In a pickle it is the number, whose bytes are others than these: a capture without symbols writes them.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyType>, (i64,))> {
+        guarded(|| {
+            self.table.give_up();
+            Ok((py.get_type::<PyInt>(), (self.__index__(py)?,)))
+        })
+    }
+
+    /// NumPy takes it for the number.
+    #[pyo3(signature = (dtype = None, copy = None))]
+    fn __array__<'py>(
+        &self,
+        py: Python<'py>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| {
+            // Made anew for whoever asks.
+            drop(copy);
+            py.import("numpy")?.call_method1("array", (self.__index__(py)?, dtype))
+        })
+    }
+
+    #[pyo3(signature = (ufunc, method, *inputs, **kwargs))]
+    fn __array_ufunc__<'py>(
+        &self,
+        ufunc: &Bound<'py, PyAny>,
+        method: &str,
+        inputs: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        guarded(|| numbers::ufunc(ufunc, method, inputs, kwargs))
+    }
+
     /// What only symbols of data are told by; a size of an input stands for an int.
     #[getter]
     fn __class__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyType>> {
@@ -436,20 +487,6 @@ impl PySymBool {
     fn __repr__(&self) -> PyResult<String> {
         guarded(|| Ok(self.statement.to_string()))
     }
-}
-
-/// Sizes of a graph as objects, whatever table is in force.
-pub fn size_objects<'py>(
-    py: Python<'py>,
-    table: &Arc<Symbols>,
-    raw: &[i64],
-) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    raw.iter()
-        .map(|&d| match table.poly(Dim::from_raw(d)) {
-            Some(poly) => object(py, poly, table),
-            None => Err(Error::from(TensorError::Symbolic(d))).py(py),
-        })
-        .collect()
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,7 +1,7 @@
 //! Which sizes of a call are symbols: what `dynamic=` says, and the axes that callers marked.
 
 use crate::hot::shell;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyAttributeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -18,15 +18,23 @@ pub fn policy(dynamic: Option<bool>) -> Dynamic {
     }
 }
 
-/// Our own error in a capture may be one of its symbols: the sizes as they are will say.
+/// Whether an error in a capture may be one of its symbols, which the sizes as they are will say: our own, or that of native
+/// code that takes an int and nothing else. What the function wrote by then is taken back, for it runs again.
 #[cold]
-pub fn failed(py: Python<'_>, e: &PyErr) {
-    let ours = py.import("tensorplay.errors").and_then(|m| m.getattr("TensorPlayError"));
-    if ours.and_then(|class| e.value(py).is_instance(&class)).unwrap_or(false)
-        && let Some(table) = symbols::current()
-    {
-        table.give_up();
+pub fn failed(py: Python<'_>, e: &PyErr) -> bool {
+    let Some(table) = symbols::current() else { return false };
+    if table.inputs().is_empty() {
+        return false;
     }
+    let kind = e.get_type(py);
+    let native = kind.is(py.get_type::<PyTypeError>()) || kind.is(py.get_type::<PyAttributeError>());
+    let ours = py.import("tensorplay.errors").and_then(|m| m.getattr("TensorPlayError"));
+    let ours = ours.and_then(|class| e.value(py).is_instance(&class)).unwrap_or(false);
+    if ours || native && crate::watching::is_available() {
+        table.give_up();
+        return true;
+    }
+    false
 }
 
 /// Axis, least and greatest size.

@@ -323,7 +323,7 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
     let built = inner.core.build(&args, &flat.names, &marks, &mut |values: &[Value]| {
         let values = values.get(..leaves).unwrap_or(values);
         let out = made.call(py, &func, &inner.parameters, values, Some(&assumed));
-        let out = out.inspect_err(|e| dynamic::failed(py, e)).map_err(error::from_py)?;
+        let out = out.inspect_err(|e| _ = dynamic::failed(py, e)).map_err(error::from_py)?;
         let mut results = Flat::default();
         let tree = tree::flatten(&out, "result", Numbers::Fixed, &mut results)?;
         let structure: Box<dyn Any + Send + Sync> = Box::new(Results { tree, _call: made.clone() });

@@ -398,7 +398,8 @@ impl FlatCall {
         match (done, watching) {
             (Ok(out), Some(watching)) => watching.finish(py).map(|()| out),
             (Err(e), Some(watching)) => {
-                watching.abandon(py, tp_graph::capture::watch::is_refused());
+                let again = super::dynamic::failed(py, &e);
+                watching.abandon(py, again || tp_graph::capture::watch::is_refused());
                 Err(e)
             }
             (done, None) => done,

@@ -269,6 +269,7 @@ impl Session {
             }
             if class == (&raw mut ffi::PyType_Type).cast() && args.len() == 1 {
                 self.read_type(args[0]);
+                crate::symint::unmask(args[0]);
                 return Ok(());
             }
             if !self.may_make(py, code, class) {

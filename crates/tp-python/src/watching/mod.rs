@@ -161,7 +161,8 @@ impl Watching {
         Ok(())
     }
 
-    /// Ends watching after the function raised. A refusal takes back what it wrote.
+    /// Ends watching after the function raised. A refusal takes back what it wrote, and so does a capture that is tried
+    /// again.
     pub fn abandon(mut self, py: Python<'_>, refused: bool) {
         // The exception under way matters more than one of `sys.settrace`.
         drop(self.stop(py));

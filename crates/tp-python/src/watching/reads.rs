@@ -10,6 +10,7 @@ use super::natives;
 use super::session::{CONTENTS, LENGTH, Session, TYPE, VALUE};
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::shell;
+use crate::symint;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use std::rc::Rc;
@@ -190,6 +191,10 @@ impl Session {
                 } else {
                     watch::tell_two(shell::tensor_of(a), shell::tensor_of(b))
                 };
+            }
+            if a != b && symint::is_whole(a) && symint::is_whole(b) {
+                symint::unmask(a);
+                symint::unmask(b);
             }
             if code.kind == code::Kind::User && may_be_two(a) && same_value(a, b) {
                 let shown = key_text(a);
