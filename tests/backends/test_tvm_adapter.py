@@ -256,7 +256,7 @@ def test_a_compiler_error_is_one_line_with_its_stage(monkeypatch):
 
 
 @needs_tvm
-def test_loading_the_compiler_leaves_the_process_as_it_was():
+def test_loading_the_compiler_leaves_the_process_as_it_was(tmp_path):
     code = (
         "import sys, types, ctypes, signal, faulthandler; root = sys.argv[1]\n"
         "for name, sub in (('tensorplay', ''), ('tensorplay.backends', '/backends')):\n"
@@ -274,7 +274,10 @@ def test_loading_the_compiler_leaves_the_process_as_it_was():
         "ctypes.string_at(0)\n"
     )
     root = str(pathlib.Path(tvm.__file__).parents[2])
-    done = subprocess.run([sys.executable, "-c", code, root], capture_output=True, text=True, timeout=120)
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}  # no kernel of an earlier run
+    done = subprocess.run(
+        [sys.executable, "-c", code, root], capture_output=True, text=True, timeout=120, env=env
+    )
     assert done.stdout == "kept\n"
     assert done.returncode == -signal.SIGSEGV
     assert "Fatal Python error: Segmentation fault" in done.stderr  # faulthandler's own words
