@@ -164,8 +164,7 @@ def compile(
         A name, or several in order of preference: ``"native"``, ``"tvm"``, or a plugged-in one.
     dynamic
         None captures with the sizes as they are; where a later call differs from an entry in sizes alone, those become
-        symbols of the new entry, which serves every size from 2 on. True makes all sizes symbols at once, False none.
-        Branches on a symbol are decided by the size at hand and guarded.
+        symbols of the new entry, which serves sizes from 2 on. True makes symbols at once, False none. Branches are guarded.
     on_fallback
         ``"record"`` keeps the reason in the reports, ``"warn"`` warns once per region, ``"error"`` raises
         ``FallbackError``. None means ``"warn"`` where one non-native backend was named, else ``"record"``.
@@ -173,13 +172,11 @@ def compile(
         Make the backend's code on another thread. Until it is there the region runs native, with the reason
         ``Compiling`` in the reports; without it the first call waits.
     options
-        What the code of ``"tvm"`` is to be: ``"target"``, a processor by LLVM's name (``"haswell"``) instead of this machine;
-        ``"parallel"``, whether long loops are split over the pool (True); ``"fast_math"``, whether a product and the sum
-        it goes into may be rounded once (False). Target and ``-fast-math`` stand in the markers.
+        Of ``"tvm"``, shown in the markers: ``"target"``, a processor by LLVM's name instead of this machine; ``"parallel"``,
+        long loops are split over the pool (True); ``"fast_math"``, a product and its sum may be rounded once (False).
     assume_constant
-        Functions, other objects and names whose hidden state the caller vouches for: such a function is called once, by
-        the capture, and what it gave stays; of such an object nothing is guarded; nor what a name such as
-        ``"settings.scale"`` leads to, as it stands in the guards.
+        Functions, called once, by the capture; objects, nothing of which is guarded; and names as they stand in the guards
+        (``"settings.scale"``): the caller vouches for their hidden state.
 
     Returns
     -------
@@ -197,7 +194,7 @@ def compile(
     names = _names(backend)
     for name in names:
         backends.base.ensure_known(name)
-    policy = _policy(on_fallback, names, isinstance(backend, str))
+    policy, chosen = _policy(on_fallback, names, isinstance(backend, str)), _options(options, names)
     if fn is None:
         return functools.partial(
             compile,
@@ -211,7 +208,6 @@ def compile(
     _arguments.function("compile", "fn", fn)
     if dynamic is not None:
         dynamic = _arguments.boolean("compile", "dynamic", dynamic)
-    assumed = _assumed(assume_constant)
     _check_available(names, policy)
     from tensorplay._triton_op import watch_launches
 
@@ -224,8 +220,8 @@ def compile(
         parameters=graph.parameter_names(fn),
         background=background,
         dynamic=dynamic,
-        options=_options(options, names),
-        assumed=assumed,
+        options=chosen,
+        assumed=_assumed(assume_constant),
     )
     functools.update_wrapper(compiled, fn, updated=())
     return compiled
