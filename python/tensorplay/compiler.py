@@ -169,8 +169,7 @@ def compile(
         ``"record"`` keeps the reason in the reports, ``"warn"`` warns once per region, ``"error"`` raises
         ``FallbackError``. None means ``"warn"`` where one non-native backend was named, else ``"record"``.
     background
-        Make the backend's code on another thread. Until it is there the region runs native, with the reason
-        ``Compiling`` in the reports; without it the first call waits.
+        Make the backend's code on another thread; until it is there the region runs native, with the reason ``Compiling``.
     options
         Of ``"tvm"``, shown in the markers: ``"target"``, a processor by LLVM's name instead of this machine; ``"parallel"``,
         long loops are split over the pool (True); ``"fast_math"``, a product and its sum may be rounded once (False).
