@@ -201,6 +201,7 @@ def test_a_backend_nobody_registered() -> None:
         tp.compile(lambda x: x, backend="tmv")
 
 
+@pytest.mark.thread_unsafe(reason="registers a backend under a fixed name")
 def test_a_plugged_in_backend() -> None:
     class Mine(backends.Backend):
         contract = 1
