@@ -8,6 +8,7 @@ thread see a module that is half executed.
 import sys
 from _thread import RLock
 from importlib.util import find_spec, module_from_spec
+from os import register_at_fork
 from types import ModuleType
 
 __all__ = ["add", "overload"]
@@ -70,6 +71,16 @@ def add(name: str) -> ModuleType:
     sys.modules[name] = module
     module.__class__ = _Later
     return module
+
+
+def _fresh_locks() -> None:
+    """A fork may happen while another thread executes a module: the child executes it anew."""
+    _executing.clear()
+    for name in _locks:
+        _locks[name] = RLock()
+
+
+register_at_fork(after_in_child=_fresh_locks)
 
 
 def overload(declaration: object) -> object:

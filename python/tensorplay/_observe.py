@@ -27,6 +27,15 @@ _counts: Counter[str] = Counter()
 _lock = threading.Lock()
 
 
+def _fresh_lock() -> None:
+    """A fork may happen while another thread counts; no thread of the child would give the lock back."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_fresh_lock)
+
+
 def configure(wanted: str) -> None:
     """Turns on the loggers that `wanted` lists, with commas between; one warning for all names that are none."""
     given = [name.strip() for name in wanted.split(",") if name.strip()]
