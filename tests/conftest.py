@@ -39,7 +39,6 @@ ONE_THREAD = {
     "compile/test_saved_programs.py": "seeds the generator of the process",
     "compile/test_upstream_defects.py": "its ops have fixed names",
     "test_architecture.py": "reads sources",
-    "test_callbacks.py": "forks, and starts threads of its own",
     "test_cli.py": "starts programs",
     "test_conftest.py": "starts programs",
     "test_contract_rows.py": "reads sources",

@@ -248,9 +248,6 @@ def busy() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.thread_unsafe(
-    reason="forks while the other threads of the test define and compile, whose locks the child keeps"
-)
 def test_a_forked_child_registers_records_and_compiles(busy: None) -> None:
     """Child after fork: registry, tape, pool and compile work in it."""
     warm = tp.compile(lambda x: tp.sum(x * 2.0))

@@ -124,6 +124,10 @@ unsafe fn user_frame() -> Option<Location> {
     }
 }
 
+/// Where the standard library lies. Found when the module is made: asked for later, Python would run, and hand its lock over,
+/// under the lock of `FILES`.
+static STANDARD: OnceLock<String> = OnceLock::new();
+
 /// Whether a file is of this package, or part of the interpreter itself.
 pub fn is_ours(file: &str) -> bool {
     file.contains("/tensorplay/") && !file.contains("/tests/") || file.starts_with("<frozen ")
@@ -131,14 +135,7 @@ pub fn is_ours(file: &str) -> bool {
 
 /// Whether a file is of Python's standard library: what it calls is called for somebody.
 pub fn is_standard(file: &str) -> bool {
-    static FOLDER: OnceLock<Option<String>> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| {
-        error::attached(|py| {
-            let os: String = py.import("os").ok()?.getattr("__file__").ok()?.extract().ok()?;
-            os.strip_suffix("os.py").map(str::to_string)
-        })
-    });
-    let inside = folder.as_deref().and_then(|folder| file.strip_prefix(folder));
+    let inside = STANDARD.get().and_then(|folder| file.strip_prefix(folder.as_str()));
     inside.is_some_and(|rest| !rest.starts_with("site-packages") && !rest.starts_with("dist-packages"))
 }
 
@@ -168,6 +165,11 @@ unsafe fn file_of(code: *mut ffi::PyObject) -> Option<Arc<str>> {
     }
 }
 
-pub fn install() {
+pub fn install(py: Python<'_>) -> PyResult<()> {
+    let os: Option<String> = py.import("os")?.getattr("__file__").ok().and_then(|file| file.extract().ok());
+    if let Some(folder) = os.as_deref().and_then(|file| file.strip_suffix("os.py")) {
+        STANDARD.get_or_init(|| folder.to_string());
+    }
     tp_dispatch::host::install(&Interpreter);
+    Ok(())
 }

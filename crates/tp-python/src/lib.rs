@@ -107,7 +107,7 @@ mod _native {
     fn start(py: Python<'_>) -> PyResult<()> {
         use super::error::IntoPyResult;
         quiet_panics();
-        host::install();
+        host::install(py)?;
         batch::install();
         tp_autograd::install();
         tp_graph::install();

@@ -6,6 +6,7 @@ use super::frame::{Frame, Layout, V3_11, dict_version, function_state};
 use crate::hot::ffi::{self as x, Obj};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::sync::OnceLockExt;
 use pyo3::types::PyDict;
 use std::ffi::{CStr, CString};
 use std::os::raw::{c_int, c_void};
@@ -96,7 +97,10 @@ fn error_free<T>(ask: impl FnOnce(Python<'_>) -> PyResult<Option<T>>) -> Option<
 /// The interpreter's functions, or None where frames cannot be watched. The lock is held.
 pub fn api() -> Option<&'static Api> {
     static API: OnceLock<Option<Api>> = OnceLock::new();
-    API.get_or_init(|| find().filter(|api| probe(api) == Some(true))).as_ref()
+    // The probe runs Python, which may hand the lock to a thread that asks as well: that one waits without it.
+    crate::error::attached(|py| {
+        API.get_or_init_py_attached(py, || find().filter(|api| probe(api) == Some(true))).as_ref()
+    })
 }
 
 static PROBED: AtomicBool = AtomicBool::new(false);
