@@ -390,3 +390,48 @@ def test_a_property_that_is_cached_on_first_use_is_captured() -> None:
     del c.k
     Config.base = 3.0
     assert compiled(tp.ones(())).item() == 6.0
+
+
+def test_the_dict_of_a_new_object_is_as_new() -> None:
+    """C: attributes set through `__dict__` or `vars` of what the function made are no writes to see."""
+
+    class Record:
+        def __init__(self, x: Tensor, way: int) -> None:
+            held = (self.__dict__, vars(self))[way]
+            held["a"] = x + 1.0
+
+    for way in (0, 1):
+        compiled = tp.compile(lambda x, way=way: [Record(x, way) for _ in range(20)][-1].a)
+        for value in (1.0, 5.0):
+            assert compiled(tp.full((), value)).item() == value + 1.0
+        assert len(compiled.graphs) == 1
+
+
+@pytest.mark.parametrize("way", ["attribute", "setattr", "object"])
+def test_a_new_object_with_a_dict_from_outside_is_as_old(way: str) -> None:
+    """C: the Borg pattern: what is read there is guarded, what is written there refused."""
+    shared = {"n": 2.0}
+
+    class Borg:
+        n: float
+
+        def __init__(self) -> None:
+            if way == "attribute":
+                self.__dict__ = shared
+            elif way == "setattr":
+                setattr(self, "__dict__", shared)  # noqa: B010
+            else:
+                object.__setattr__(self, "__dict__", shared)
+
+    compiled = tp.compile(lambda x: x * Borg().n)
+    assert compiled(tp.ones(())).item() == 2.0
+    shared["n"] = 3.0
+    assert compiled(tp.ones(())).item() == 3.0
+
+    def counts(x: Tensor) -> Tensor:
+        b = Borg()
+        b.n += 1.0
+        return x * b.n
+
+    refused("TP4031", counts, tp.ones(()))
+    assert shared == {"n": 3.0}

@@ -1,13 +1,14 @@
 //! Guards of arguments one by one: what each tensor and literal must be.
 
 use crate::capture::literal;
-use crate::guard::{python_bool, tuple};
+use crate::guard::tuple;
+use crate::guard_facts::Facts;
 use crate::guard_sizes::{Arrangement, SizedGuard};
 use crate::ir::{Const, Operand};
 use tp_dispatch::Arg;
 use tp_tensor::dim::Dims;
 use tp_tensor::layout::same_dims;
-use tp_tensor::{DType, Device, Dim, Tensor, keybits};
+use tp_tensor::{Dim, Tensor};
 
 #[derive(Debug)]
 pub(crate) enum ArgGuard {
@@ -31,8 +32,8 @@ impl ArgGuard {
     /// The size of an axis; None where it is a symbol.
     pub fn size(&self, axis: usize) -> Option<i64> {
         let sizes = match self {
-            ArgGuard::Tensor(g) => &g.sizes,
-            ArgGuard::Sized(g) => &g.sizes,
+            ArgGuard::Tensor(g) => &g.facts.sizes,
+            ArgGuard::Sized(g) => &g.facts.sizes,
             ArgGuard::Literal(_) => return None,
         };
         Dim::from_raw(*sizes.get(axis)?).as_known()
@@ -49,13 +50,10 @@ impl ArgGuard {
 
 #[derive(Debug)]
 pub struct TensorGuard {
-    /// Dtype, device, contiguity, fake or not, requires a gradient or not.
+    /// Dtype, rank, device, contiguity, fake or not, requires a gradient or not: all but sizes and strides.
     kind: u64,
-    sizes: Dims,
+    facts: Facts,
     contiguous: bool,
-    dtype: DType,
-    device: Device,
-    keys: u16,
     /// Compared only when not contiguous.
     strides: Dims,
 }
@@ -64,11 +62,8 @@ impl TensorGuard {
     pub fn of(t: &Tensor) -> TensorGuard {
         TensorGuard {
             kind: t.kind(),
-            dtype: t.dtype(),
+            facts: Facts::of(t, t.sizes().into()),
             contiguous: t.is_contiguous(),
-            keys: t.keys(),
-            device: t.device(),
-            sizes: t.sizes().into(),
             strides: t.strides().into(),
         }
     }
@@ -76,56 +71,34 @@ impl TensorGuard {
     #[inline(always)]
     pub fn holds(&self, t: &Tensor) -> bool {
         t.kind() == self.kind
-            && same_dims(t.sizes(), &self.sizes)
+            && same_dims(t.sizes(), &self.facts.sizes)
             && (self.contiguous || same_dims(t.strides(), &self.strides))
     }
 
     /// All but the sizes.
     fn is_like(&self, t: &Tensor) -> bool {
-        t.kind() == self.kind
-            && (self.contiguous
-                || Arrangement::of(t.sizes(), t.strides()) == Arrangement::of(&self.sizes, &self.strides))
+        let lie = || Arrangement::of(&self.facts.sizes, &self.strides);
+        t.kind() == self.kind && (self.contiguous || Arrangement::of(t.sizes(), t.strides()) == lie())
     }
 
     pub fn requires_grad(&self) -> bool {
-        self.keys & keybits::AUTOGRAD != 0
+        self.facts.requires_grad()
     }
 
     pub fn texts(&self, name: &str, out: &mut Vec<String>) {
-        out.push(format!("{name}.dtype == {}", self.dtype));
-        out.push(format!("{name}.device == {}", self.device));
-        out.push(format!("{name}.ndim == {}", self.sizes.len()));
-        out.extend(self.sizes.iter().enumerate().map(|(i, s)| format!("{name}.shape[{i}] == {s}")));
-        if self.contiguous {
-            out.push(format!("{name}.is_contiguous() == True"));
-        } else {
-            out.push(format!("{name}.stride() == {}", tuple(&self.strides)));
-        }
-        out.push(format!("{name}.requires_grad == {}", python_bool(self.requires_grad())));
+        let arrangement = match self.contiguous {
+            true => format!("{name}.is_contiguous() == True"),
+            false => format!("{name}.stride() == {}", tuple(&self.strides)),
+        };
+        self.facts.texts(name, arrangement, out);
     }
 
     /// The first fact that does not hold, and what was found.
     pub fn miss(&self, name: &str, t: &Tensor) -> String {
-        if t.dtype() != self.dtype {
-            return format!("{name}.dtype == {}, got {}", self.dtype, t.dtype());
-        }
-        if t.device() != self.device {
-            return format!("{name}.device == {}, got {}", self.device, t.device());
-        }
-        if t.ndim() != self.sizes.len() {
-            return format!("{name}.ndim == {}, got {}", self.sizes.len(), t.ndim());
-        }
-        if let Some(i) = (0..t.ndim()).find(|&i| t.sizes()[i] != self.sizes[i]) {
-            return format!("{name}.shape[{i}] == {}, got {}", self.sizes[i], t.sizes()[i]);
-        }
-        if t.requires_grad() != self.requires_grad() {
-            let want = python_bool(self.requires_grad());
-            return format!("{name}.requires_grad == {want}, got {}", python_bool(t.requires_grad()));
-        }
-        if self.contiguous && !t.is_contiguous() {
-            return format!("{name}.is_contiguous() == True, got False");
-        }
-        format!("{name}.stride() == {}, got {}", tuple(&self.strides), tuple(t.strides()))
+        self.facts.miss(name, t).unwrap_or_else(|| match self.contiguous && !t.is_contiguous() {
+            true => format!("{name}.is_contiguous() == True, got False"),
+            false => format!("{name}.stride() == {}, got {}", tuple(&self.strides), tuple(t.strides())),
+        })
     }
 }
 

@@ -1,23 +1,19 @@
 //! Guards of arguments some of whose sizes are symbols: what is left of their types, and what must hold of the sizes.
 
-use crate::guard::{python_bool, tuple};
+use crate::guard::tuple;
+use crate::guard_facts::Facts;
 use crate::sizing::Sizing;
 use smallvec::SmallVec;
 use tp_dispatch::Arg;
 use tp_tensor::dim::Dims;
 use tp_tensor::layout::{contiguous_strides, is_contiguous};
 use tp_tensor::symbols::{Poly, Range, Relation, SizeGuard, Statement, Symbols, UNBOUNDED, mul};
-use tp_tensor::{DType, Device, Dim, Tensor, keybits};
+use tp_tensor::{Dim, Tensor};
 
 /// What a tensor argument with symbolic sizes must be apart from them.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct SizedGuard {
-    dtype: DType,
-    device: Device,
-    /// Device kind, fake or not, requires a gradient or not.
-    keys: u16,
-    /// Known ones and symbols.
-    pub sizes: Dims,
+    pub facts: Facts,
     arrangement: Arrangement,
 }
 
@@ -69,20 +65,20 @@ impl SizedGuard {
     /// Of `t`, whose sizes are `sizes`.
     pub fn of(t: &Tensor, sizes: Dims) -> SizedGuard {
         let arrangement = Arrangement::of(t.sizes(), t.strides());
-        SizedGuard { dtype: t.dtype(), device: t.device(), keys: t.keys(), sizes, arrangement }
+        SizedGuard { facts: Facts::of(t, sizes), arrangement }
     }
 
     /// The strides for these sizes; their table is in force.
     pub fn strides(&self) -> Dims {
         match &self.arrangement {
-            Arrangement::Contiguous => contiguous_strides(&self.sizes),
+            Arrangement::Contiguous => contiguous_strides(&self.facts.sizes),
             Arrangement::Exact(strides) => strides.clone(),
             Arrangement::Dense(order) => {
-                let mut strides = Dims::from_elem(1, self.sizes.len());
+                let mut strides = Dims::from_elem(1, self.facts.sizes.len());
                 let mut step = 1i64;
                 for &axis in order.iter().rev() {
                     strides[axis as usize] = step;
-                    step = mul(step, self.sizes[axis as usize]).unwrap_or(step);
+                    step = mul(step, self.facts.sizes[axis as usize]).unwrap_or(step);
                 }
                 strides
             }
@@ -91,31 +87,20 @@ impl SizedGuard {
 
     /// All but the symbolic sizes.
     pub fn holds(&self, t: &Tensor) -> bool {
-        self.is_like(t)
-            && self.sizes.iter().zip(t.sizes()).all(|(&want, &got)| is_symbol(want) || want == got)
+        self.is_like(t) && self.facts.sizes_hold(t)
     }
 
     /// All but the sizes.
     pub fn is_like(&self, t: &Tensor) -> bool {
-        t.keys() == self.keys
-            && t.dtype() == self.dtype
-            && t.device() == self.device
-            && t.ndim() == self.sizes.len()
-            && self.arrangement.holds(t)
+        self.facts.is_like(t) && self.arrangement.holds(t)
     }
 
     pub fn requires_grad(&self) -> bool {
-        self.keys & keybits::AUTOGRAD != 0
+        self.facts.requires_grad()
     }
 
     pub fn texts(&self, name: &str, out: &mut Vec<String>) {
-        out.push(format!("{name}.dtype == {}", self.dtype));
-        out.push(format!("{name}.device == {}", self.device));
-        out.push(format!("{name}.ndim == {}", self.sizes.len()));
-        let known = self.sizes.iter().enumerate().filter(|(_, s)| !is_symbol(**s));
-        out.extend(known.map(|(i, s)| format!("{name}.shape[{i}] == {s}")));
-        out.push(self.arrangement_text(name));
-        out.push(format!("{name}.requires_grad == {}", python_bool(self.requires_grad())));
+        self.facts.texts(name, self.arrangement_text(name), out);
     }
 
     fn arrangement_text(&self, name: &str) -> String {
@@ -134,34 +119,11 @@ impl SizedGuard {
 
     /// The first fact that does not hold, and what was found.
     pub fn miss(&self, name: &str, t: &Tensor) -> String {
-        if t.dtype() != self.dtype {
-            return format!("{name}.dtype == {}, got {}", self.dtype, t.dtype());
-        }
-        if t.device() != self.device {
-            return format!("{name}.device == {}, got {}", self.device, t.device());
-        }
-        if t.ndim() != self.sizes.len() {
-            return format!("{name}.ndim == {}, got {}", self.sizes.len(), t.ndim());
-        }
-        let differs = |&i: &usize| !is_symbol(self.sizes[i]) && t.sizes()[i] != self.sizes[i];
-        if let Some(i) = (0..t.ndim()).find(differs) {
-            return format!("{name}.shape[{i}] == {}, got {}", self.sizes[i], t.sizes()[i]);
-        }
-        if t.requires_grad() != self.requires_grad() {
-            let want = python_bool(self.requires_grad());
-            return format!("{name}.requires_grad == {want}, got {}", python_bool(t.requires_grad()));
-        }
-        match &self.arrangement {
-            Arrangement::Exact(_) => {
-                format!("{}, got {}", self.arrangement_text(name), tuple(t.strides()))
-            }
-            _ => format!("{}, got strides {}", self.arrangement_text(name), tuple(t.strides())),
-        }
+        self.facts.miss(name, t).unwrap_or_else(|| {
+            let got = if matches!(self.arrangement, Arrangement::Exact(_)) { "" } else { "strides " };
+            format!("{}, got {got}{}", self.arrangement_text(name), tuple(t.strides()))
+        })
     }
-}
-
-fn is_symbol(size: i64) -> bool {
-    Dim::from_raw(size).is_symbol()
 }
 
 type Values = SmallVec<[i64; 4]>;

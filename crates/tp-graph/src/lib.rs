@@ -14,6 +14,7 @@ mod fast;
 mod foreign;
 pub mod guard;
 mod guard_args;
+mod guard_facts;
 mod guard_ops;
 mod guard_sizes;
 pub mod host_guards;

@@ -188,7 +188,7 @@ impl Sizing {
     pub fn spec(&self, i: usize, t: &Tensor) -> TensorSpec {
         let spec = TensorSpec::of(t);
         match self.args.get(i).and_then(Option::as_ref) {
-            Some(sized) => TensorSpec { sizes: sized.sizes.clone(), strides: sized.strides(), ..spec },
+            Some(sized) => TensorSpec { sizes: sized.facts.sizes.clone(), strides: sized.strides(), ..spec },
             None => spec,
         }
     }

@@ -209,6 +209,9 @@ impl Session {
     unsafe fn read_instance(&mut self, of: Obj, ty: *mut ffi::PyTypeObject, name: Obj) {
         unsafe {
             if !self.is_old(of) {
+                if x::shown(name) == "__dict__" {
+                    self.mark_own_dict(of);
+                }
                 return self.read_lookup(ty, name);
             }
             self.read_native_attributes(of, ty);
@@ -249,6 +252,30 @@ impl Session {
                 value,
             };
             self.guard(of, id, |_| Guard { name: path, check });
+        }
+    }
+
+    /// The dict of a fresh object is as fresh, unless it was put there.
+    pub(super) unsafe fn mark_own_dict(&mut self, of: Obj) {
+        unsafe {
+            if self.is_old(of) {
+                return;
+            }
+            let dict = ffi::PyObject_GenericGetDict(of, std::ptr::null_mut());
+            if dict.is_null() {
+                return ffi::PyErr_Clear();
+            }
+            self.mark_fresh(dict);
+            ffi::Py_DECREF(dict);
+        }
+    }
+
+    /// An object that is given a dict that existed before is as old: its attributes are seen elsewhere too.
+    pub(super) unsafe fn give_dict(&mut self, of: Obj, name: Obj, value: Obj) {
+        unsafe {
+            if !of.is_null() && !name.is_null() && x::shown(name) == "__dict__" && self.is_old(value) {
+                self.make_old(of);
+            }
         }
     }
 

@@ -318,7 +318,14 @@ impl Session {
                 "len" => self.read_length(of),
                 "isinstance" => self.read_type(of),
                 "getattr" | "hasattr" if is_name(1) => self.read_attribute(of, args[1]),
-                "setattr" | "delattr" if is_name(1) => self.write_attribute(of, args[1]),
+                "setattr" | "delattr" if is_name(1) => {
+                    self.write_attribute(of, args[1]);
+                    args.get(2).into_iter().for_each(|value| self.give_dict(of, args[1], *value));
+                }
+                "vars" => {
+                    self.mark_own_dict(of);
+                    return Ok(false);
+                }
                 "next" => {
                     self.refuse_iterator(of)?;
                     return Ok(true);
@@ -337,6 +344,7 @@ impl Session {
             if matches!(name, "__setattr__" | "__delattr__") {
                 if let Some(&attribute) = args.first() {
                     self.write_attribute(on, attribute);
+                    args.get(1).into_iter().for_each(|value| self.give_dict(on, attribute, *value));
                 }
                 return Ok(());
             }

@@ -31,6 +31,8 @@ pub struct Session {
     pub(super) api: &'static Api,
     /// Addresses of objects made during the capture. What is made where one of them was is as fresh.
     pub(super) fresh: AddressSet,
+    /// Objects made during the capture that share what existed before.
+    shared: Vec<Py<PyAny>>,
     pub(super) guards: Vec<Guard>,
     /// Tensors that were met by other ways than by reading one place, or of which it mattered which one they are.
     pinned: AddressSet,
@@ -79,6 +81,7 @@ impl Session {
         Session {
             api,
             fresh: AddressSet::default(),
+            shared: Vec::new(),
             guards: Vec::new(),
             pinned: AddressSet::default(),
             called: None,
@@ -108,6 +111,13 @@ impl Session {
 
     pub(super) fn mark_fresh(&mut self, obj: Obj) {
         self.fresh.insert(obj as usize);
+    }
+
+    /// What was made during the capture is no longer the function's own: it shares state that existed before.
+    pub(super) unsafe fn make_old(&mut self, obj: Obj) {
+        self.fresh.remove(&(obj as usize));
+        // Kept, it is never held by the stack alone, which would make it fresh again.
+        self.shared.push(unsafe { owned(obj) });
     }
 
     /// The path of an object, for messages.

@@ -120,7 +120,12 @@ impl Session {
                         });
                     }
                 }
-                Op::StoreAttr | Op::DeleteAttr => self.write_attribute(frame.peek(1), code.name_at(py, arg)),
+                Op::StoreAttr => {
+                    let (of, name) = (frame.peek(1), code.name_at(py, arg));
+                    self.write_attribute(of, name);
+                    self.give_dict(of, name, frame.peek(2));
+                }
+                Op::DeleteAttr => self.write_attribute(frame.peek(1), code.name_at(py, arg)),
                 Op::StoreSubscript | Op::DeleteSubscript => {
                     self.operands(code, &[frame.peek(2)]);
                     self.write_contents(frame.peek(2));
