@@ -2,6 +2,7 @@
 
 use crate::fast::{Fast, Inputs};
 use crate::guard::{GuardSet, Place};
+use crate::host_guards::Fetched;
 use crate::ir::Graph;
 use crate::last;
 use crate::passes::Removed;
@@ -111,7 +112,7 @@ impl Inputs for Present<'_> {
     }
 }
 
-/// Numbers of lifted tensors, and what stands in their places now.
+/// Numbers of lifted tensors, ascending, and what stands in their places now.
 type Moved = SmallVec<[(u32, Tensor); 4]>;
 
 impl Entry {
@@ -220,16 +221,20 @@ impl Entry {
         out.map(Some)
     }
 
-    /// The present tensors in the places that may change.
+    /// What stands in the places that may change, where it is another tensor than that of the capture.
     fn fetch(&self) -> Result<Moved> {
-        let host = self.guards.host();
-        let present = |&(i, slot): &(u32, u32)| {
-            let found = host.and_then(|host| host.fetch(slot));
-            found
-                .map(|t| (i, t))
-                .ok_or_else(|| Error::internal("TP9108", "a compiled entry lost one of its inputs"))
-        };
-        self.moving.iter().map(present).collect()
+        let mut moved = Moved::new();
+        let Some(host) = self.guards.host() else { return Ok(moved) };
+        for &(i, slot) in &self.moving {
+            match host.fetch(slot) {
+                Fetched::Same => {}
+                Fetched::Other(t) => moved.push((i, t)),
+                Fetched::Lost => {
+                    return Err(Error::internal("TP9108", "a compiled entry lost one of its inputs"));
+                }
+            }
+        }
+        Ok(moved)
     }
 
     #[inline]
@@ -240,9 +245,10 @@ impl Entry {
         place: Place,
     ) -> Result<&'a Tensor> {
         if let Place::Lifted(i) = place
-            && let Some((_, t)) = moved.iter().find(|(m, _)| *m == i)
+            && !moved.is_empty()
+            && let Ok(at) = moved.binary_search_by_key(&i, |(m, _)| *m)
         {
-            return Ok(t);
+            return Ok(&moved[at].1);
         }
         self.fixed(args, place)
     }

@@ -33,14 +33,23 @@ pub trait HostGuards: Debug + Send + Sync {
     /// Another tensor of the same kind may stand at the place from now on: runs fetch it.
     fn release(&self, slot: u32);
 
-    /// The tensor that stands there; None where `holds` would not hold.
-    fn fetch(&self, slot: u32) -> Option<Tensor>;
+    /// What stands there.
+    fn fetch(&self, slot: u32) -> Fetched;
 
     /// For the host, to get at its own.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// A word of the host's memory, and what it held.
+/// What stands at a place where a tensor was read.
+pub enum Fetched {
+    /// The tensor of the capture.
+    Same,
+    Other(Tensor),
+    /// Nothing that `holds` would let pass.
+    Lost,
+}
+
+/// A word of the host's memory, and what it held. One that is 0 stands for nothing: it never holds.
 #[derive(Debug)]
 pub struct Word {
     at: *const usize,
@@ -52,12 +61,14 @@ unsafe impl Send for Word {}
 // SAFETY: as above.
 unsafe impl Sync for Word {}
 
-static NOTHING: usize = 0;
+/// No version, and no address.
+const UNKNOWN: usize = usize::MAX;
+static ALWAYS: usize = 1;
 
 impl Word {
     /// One that never changes.
     pub const fn constant() -> Word {
-        Word { at: &raw const NOTHING, value: AtomicUsize::new(0) }
+        Word { at: &raw const ALWAYS, value: AtomicUsize::new(ALWAYS) }
     }
 
     /// # Safety
@@ -65,7 +76,9 @@ impl Word {
     /// time.
     pub unsafe fn new(at: *const usize) -> Word {
         // SAFETY: the caller's promise.
-        Word { at, value: AtomicUsize::new(unsafe { at.read() }) }
+        let word = Word { at, value: AtomicUsize::new(UNKNOWN) };
+        word.renew(unsafe { at.read() });
+        word
     }
 
     #[inline(always)]
@@ -81,6 +94,8 @@ impl Word {
 
     /// What it held stands for the same as before.
     pub fn renew(&self, value: usize) {
-        self.value.store(value, Ordering::Relaxed);
+        if value != 0 {
+            self.value.store(value, Ordering::Relaxed);
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! do not look as the row says, which a probe of one small function finds out.
 
 use super::frame::{Frame, Layout, V3_11, dict_version, function_state};
+use super::quick;
 use crate::hot::ffi::{self as x, Obj};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -137,6 +138,13 @@ fn probe(api: &Api) -> Option<bool> {
                 && defaults == (api.function_defaults)(function.as_ptr()) as usize
                 && keywords == (api.function_kwdefaults)(function.as_ptr()) as usize
         };
+        let scope = PyDict::new(py);
+        let source =
+            CString::new("class Probe:\n    def __init__(self):\n        self.a, self.b = [], {}\n")?;
+        py.run(&source, Some(&scope), None)?;
+        let instance = scope.as_any().get_item("Probe")?.call0()?;
+        // SAFETY: an instance of a class made by a class statement.
+        let same = same && unsafe { quick::tells(&instance, api.layout) }?;
         Ok(Some(same && versions_tell(&given, api.layout)? && PROBED.load(Ordering::Relaxed)))
     })
 }

@@ -338,7 +338,7 @@ pub(super) unsafe fn has(api: &super::api::Api, class: *mut ffi::PyTypeObject, n
     }
 }
 
-unsafe fn is_data(api: &super::api::Api, descriptor: Obj) -> bool {
+pub(super) unsafe fn is_data(api: &super::api::Api, descriptor: Obj) -> bool {
     unsafe {
         let class = x::type_of(descriptor);
         has(api, class, "__set__") || has(api, class, "__delete__")

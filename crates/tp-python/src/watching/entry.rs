@@ -5,6 +5,7 @@ use super::api::Api;
 use super::expect::{Expect, owned};
 use super::frame::{dict_version, function_state};
 use super::guards::{Check, Guard};
+use super::quick::{Quick, class_version};
 use crate::hot::ffi::Obj;
 use crate::hot::shell;
 use pyo3::ffi;
@@ -12,22 +13,25 @@ use pyo3::prelude::*;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tp_graph::host_guards::{HostGuards, Word};
+use tp_graph::host_guards::{Fetched, HostGuards, Word};
 use tp_tensor::Tensor;
 
 /// The guards of one entry.
 pub struct PyGuards {
     /// Of functions, which stay until the guards are dropped: their words are compared by the entry.
     functions: Vec<Guard>,
-    /// Dicts whose versions are compared by the entry, and which stay for that.
+    /// Dicts and classes whose versions are compared by the entry, and which stay for that.
     dicts: Vec<Py<PyAny>>,
-    /// Of those dicts.
+    classes: Vec<Py<PyAny>>,
+    /// Of those dicts and classes.
     covered: UnsafeCell<Vec<Guard>>,
     list: UnsafeCell<Vec<Guard>>,
+    /// Beside each of `list`.
+    quick: Box<[Quick]>,
     /// Places of one tensor each, which others may come to: numbers in `list`.
     places: Vec<usize>,
-    /// Not zero: the collector took the objects away, nothing holds any more.
-    is_cleared: AtomicUsize,
+    /// Zero: the collector took the objects away, nothing holds any more.
+    is_alive: AtomicUsize,
     api: &'static Api,
 }
 
@@ -43,11 +47,18 @@ impl PyGuards {
         let (functions, list): (Vec<Guard>, _) =
             list.into_iter().partition(|guard| guard.check.is_function());
         // SAFETY: the guards own what they are of; lock held.
-        let (covered, list): (Vec<Guard>, Vec<Guard>) =
-            list.into_iter().partition(|guard| unsafe { guard.check.dict() }.is_some());
-        let mut dicts: Vec<Obj> = covered.iter().filter_map(|guard| unsafe { guard.check.dict() }).collect();
-        dicts.sort_unstable();
-        dicts.dedup();
+        let is_covered =
+            |guard: &Guard| unsafe { guard.check.dict().is_some() || guard.check.looked_up(api).is_some() };
+        let (covered, list): (Vec<Guard>, Vec<Guard>) = list.into_iter().partition(is_covered);
+        let quick: Box<[Quick]> = list.iter().map(|guard| unsafe { Quick::of(guard, api) }).collect();
+        // SAFETY: as above.
+        let [dicts, classes] = unsafe {
+            let of_class = covered.iter().filter_map(|guard| guard.check.looked_up(api));
+            [
+                distinct(covered.iter().filter_map(|guard| guard.check.dict())),
+                distinct(of_class.chain(quick.iter().filter_map(Quick::class))),
+            ]
+        };
         let tensor = |guard: &Guard| match guard.check.expected() {
             Some(Expect::Tensor { seen, .. }) => Some(seen.as_ptr()),
             _ => None,
@@ -57,12 +68,13 @@ impl PyGuards {
         let places = (0..list.len()).filter(|&i| tensor(&list[i]).is_some_and(is_alone)).collect();
         PyGuards {
             functions,
-            // SAFETY: as above.
-            dicts: dicts.into_iter().map(|dict| unsafe { owned(dict) }).collect(),
+            dicts,
+            classes,
             covered: UnsafeCell::new(covered),
             list: UnsafeCell::new(list),
+            quick,
             places,
-            is_cleared: AtomicUsize::new(0),
+            is_alive: AtomicUsize::new(1),
             api,
         }
     }
@@ -84,10 +96,28 @@ impl PyGuards {
     /// Every object that the guards own, for the collector.
     pub fn each(&self, f: &mut dyn FnMut(Obj)) {
         self.all().for_each(|guard| guard.check.each(f));
-        self.dicts.iter().for_each(|dict| f(dict.as_ptr()));
+        self.dicts.iter().chain(&self.classes).for_each(|of| f(of.as_ptr()));
     }
 
-    /// Gives up the objects but functions and dicts, which the collector clears itself; the guards fail from now on.
+    fn is_alive(&self) -> bool {
+        self.is_alive.load(Ordering::Relaxed) != 0
+    }
+
+    /// A guard that its words do not tell of.
+    #[cold]
+    #[inline(never)]
+    fn holds_slowly(&self, guard: &Guard, quick: &Quick) -> bool {
+        // SAFETY: compiled functions are called with the lock held.
+        unsafe {
+            let holds = guard.check.holds(self.api);
+            if holds {
+                quick.renew(guard, self.api.layout);
+            }
+            holds
+        }
+    }
+
+    /// Gives up the objects but functions, dicts and classes, which the collector clears itself; the guards fail from now on.
     ///
     /// # Safety
     /// Lock held; no check is under way.
@@ -95,7 +125,7 @@ impl PyGuards {
         if self.list().is_empty() && self.covered().is_empty() {
             return;
         }
-        self.is_cleared.store(1, Ordering::Relaxed);
+        self.is_alive.store(0, Ordering::Relaxed);
         // Dropped after the lists are empty: finalisers may come back here.
         let taken =
             unsafe { [std::mem::take(&mut *self.list.get()), std::mem::take(&mut *self.covered.get())] };
@@ -112,15 +142,18 @@ impl std::fmt::Debug for PyGuards {
 impl HostGuards for PyGuards {
     fn holds(&self) -> bool {
         // SAFETY: compiled functions are called with the lock held.
-        self.is_cleared.load(Ordering::Relaxed) == 0
-            && self.list().iter().all(|guard| unsafe { guard.check.holds(self.api) })
+        let holds = |(guard, quick): (&Guard, &Quick)| {
+            unsafe { quick.holds(guard, self.api) }.unwrap_or_else(|| self.holds_slowly(guard, quick))
+        };
+        self.is_alive() && self.list().iter().zip(&self.quick).all(holds)
     }
 
     fn covered_hold(&self) -> bool {
-        let mut guards = self.functions.iter().chain(self.covered());
+        // The words beside attributes of instances say nothing of their classes.
+        let of_instances = self.list().iter().filter(|guard| matches!(guard.check, Check::Attribute { .. }));
+        let mut guards = self.functions.iter().chain(self.covered()).chain(of_instances);
         // SAFETY: as above.
-        self.is_cleared.load(Ordering::Relaxed) == 0
-            && guards.all(|guard| unsafe { guard.check.holds(self.api) })
+        self.is_alive() && guards.all(|guard| unsafe { guard.check.holds(self.api) })
     }
 
     fn miss(&self) -> Option<String> {
@@ -151,15 +184,23 @@ impl HostGuards for PyGuards {
         }
     }
 
-    fn fetch(&self, slot: u32) -> Option<Tensor> {
-        let check = &self.list().get(slot as usize)?.check;
-        let Some(Expect::Tensor { like, .. }) = check.expected() else { return None };
+    fn fetch(&self, slot: u32) -> Fetched {
+        let at = slot as usize;
+        let (Some(guard), Some(quick)) = (self.list().get(at), self.quick.get(at)) else {
+            return Fetched::Lost;
+        };
         // SAFETY: compiled functions are called with the lock held; the reference is given back.
         unsafe {
-            let now = check.present(self.api).filter(|now| !now.is_null())?;
+            if quick.is_seen(self.api.layout) {
+                return Fetched::Same;
+            }
+            let Some(Expect::Tensor { like, .. }) = guard.check.expected() else { return Fetched::Lost };
+            let Some(now) = guard.check.present(self.api).filter(|now| !now.is_null()) else {
+                return Fetched::Lost;
+            };
             let found = shell::is_tensor(now).then(|| shell::tensor_of(now).clone());
             ffi::Py_DECREF(now);
-            found.filter(|t| like.holds(t))
+            found.filter(|t| like.holds(t)).map_or(Fetched::Lost, Fetched::Other)
         }
     }
 
@@ -175,8 +216,9 @@ impl HostGuards for PyGuards {
             let state = functions.flat_map(|f| function_state(f, self.api.layout));
             let mut words: Vec<Word> = state.filter(|at| at.read() != 0).map(|at| Word::new(at)).collect();
             words.extend(self.dicts.iter().map(|d| Word::new(dict_version(d.as_ptr(), self.api.layout))));
-            if !self.dicts.is_empty() {
-                words.push(Word::new(self.is_cleared.as_ptr().cast_const()));
+            words.extend(self.classes.iter().map(|c| Word::new(class_version(c.as_ptr(), self.api.layout))));
+            if !self.covered().is_empty() {
+                words.push(Word::new(self.is_alive.as_ptr().cast_const()));
             }
             words
         }
@@ -189,4 +231,12 @@ impl HostGuards for PyGuards {
     fn as_any(&self) -> &dyn Any {
         self
     }
+}
+
+/// Objects that guards own, each once.
+unsafe fn distinct(of: impl Iterator<Item = Obj>) -> Vec<Py<PyAny>> {
+    let mut all: Vec<Obj> = of.collect();
+    all.sort_unstable();
+    all.dedup();
+    all.into_iter().map(|one| unsafe { owned(one) }).collect()
 }

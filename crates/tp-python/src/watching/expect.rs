@@ -52,6 +52,19 @@ impl Expect {
         }
     }
 
+    /// Whether it is told by one object, or none, standing at the place. That an object is the same is not all of a tensor.
+    pub fn is_one_object(&self) -> bool {
+        !matches!(self, Expect::Method { .. } | Expect::Any)
+    }
+
+    /// The object of the capture; null where nothing was there, or no one object tells.
+    pub fn object(&self) -> Obj {
+        match self {
+            Expect::Is(seen) | Expect::Equal(seen) | Expect::Tensor { seen, .. } => seen.as_ptr(),
+            Expect::Absent | Expect::Method { .. } | Expect::Any => std::ptr::null_mut(),
+        }
+    }
+
     #[inline]
     pub unsafe fn holds(&self, api: &Api, value: Obj) -> bool {
         unsafe {

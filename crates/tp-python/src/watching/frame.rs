@@ -1,5 +1,6 @@
-//! A running frame of CPython by its offsets: the one place that reads memory of the interpreter which no function tells.
-//! Offsets are of 64-bit builds; `api` compares them with a real frame before anything relies on them.
+//! Offsets in objects of CPython, by which `quick` and this module read memory of the interpreter that no function tells;
+//! and a running frame by them. They are of 64-bit builds; `api` compares them with real objects before anything relies on
+//! them.
 
 use crate::hot::ffi::Obj;
 
@@ -17,6 +18,18 @@ pub struct Layout {
     pub function_state: [usize; 3],
     /// In `PyDictObject`: a number that every change of the dict makes another, and that no other dict has.
     pub dict_version: usize,
+    /// In front of an instance: its values, and its dict.
+    pub values: usize,
+    pub own_dict: usize,
+    /// In `PyTypeObject`: its version; every change of the class and of its bases makes it 0, until it is looked into.
+    pub class_version: usize,
+    /// In `PyHeapTypeObject`: `PyDictKeysObject` of the names that its instances have.
+    pub class_names: usize,
+    /// In that one: the logarithm of the size of its indices in bytes, how many names there are, and where the indices begin;
+    /// behind them are the names.
+    pub names_log2_bytes: usize,
+    pub names_count: usize,
+    pub names_indices: usize,
 }
 
 /// CPython 3.11 (`pycore_frame.h`). The top of the stack is stored before each opcode event.
@@ -30,6 +43,13 @@ pub static V3_11: Layout = Layout {
     locals: 72,
     function_state: [48, 56, 64],
     dict_version: 24,
+    values: 32,
+    own_dict: 24,
+    class_version: 384,
+    class_names: 872,
+    names_log2_bytes: 9,
+    names_count: 24,
+    names_indices: 32,
 };
 
 /// The word of a dict that every change of it changes.

@@ -5,6 +5,7 @@ use super::api::Api;
 use super::buffers::Snapshot;
 use super::contents::{self, Kind};
 use super::expect::{Expect, found, owned};
+use super::quick::has_version;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::shell;
 use pyo3::ffi;
@@ -238,6 +239,17 @@ impl Check {
             _ => return None,
         };
         Some(of)
+    }
+
+    /// The class whose version tells whether a look-up along its MRO gives the same.
+    pub(super) unsafe fn looked_up(&self, api: &Api) -> Option<Obj> {
+        match self {
+            // SAFETY: the guard owns the class; lock held.
+            Check::Lookup { class, .. } if unsafe { has_version(class.as_ptr(), api) } => {
+                Some(class.as_ptr())
+            }
+            _ => None,
+        }
     }
 
     /// Every object that the guard owns.

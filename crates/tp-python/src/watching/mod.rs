@@ -4,7 +4,7 @@
 //!
 //! Lives here: when a thread is watched, and what comes of it. `session` has the events, `reads`, `attributes`, `calls`
 //! and `writes` what they mean, `natives` which native code is known, `assumed` what the caller vouches for; `entry`,
-//! `guards`, `expect`, `contents` and `buffers` what is checked later; `frame`, `code` and `api` know CPython. Watched is
+//! `guards`, `quick`, `expect`, `contents` and `buffers` what is checked later; `frame`, `code` and `api` know CPython. Watched is
 //! the thread that captures, by opcode events: on versions of CPython without a row in `frame` nothing is, and captures go
 //! on as if nothing outside of the arguments ever changed. Trace functions of debuggers and coverage tools pause for the
 //! time of a capture.
@@ -27,6 +27,7 @@ mod frame;
 mod guards;
 mod lazy;
 mod natives;
+mod quick;
 mod reads;
 mod session;
 mod writes;
