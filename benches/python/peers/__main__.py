@@ -67,6 +67,7 @@ def fresh(interpreters: dict[str, str], repeats: int) -> dict[str, dict[str, lis
         "torch": "torch",
         "jax": "jax",
         "upstream": "tensorplay",
+        "numexpr": "numexpr",
     }
     tapes = {
         name: (python, name) for name, python in interpreters.items() if name in ("ours", "torch", "upstream")

@@ -130,18 +130,18 @@ impl Frame<'_> {
                 }
             });
         }
-        let stamp = match &step.stamp {
+        match &step.stamp {
             CallStamp::Only(marker) => {
                 dispatcher::call(step.op, &args, HostArgs::NONE, rets)?;
-                Some(marker.clone())
+                self.stamps.set(self.region, marker);
             }
             CallStamp::Watch => {
                 let device = args.iter().find_map(Arg::tensor).map_or(Device::CPU, Tensor::device);
-                watched(step.op, device, || dispatcher::call(step.op, &args, HostArgs::NONE, rets))?
+                let call = || dispatcher::call(step.op, &args, HostArgs::NONE, rets);
+                if let Some(marker) = watched(step.op, device, call)? {
+                    self.stamps.put(self.region, marker);
+                }
             }
-        };
-        if let Some(marker) = stamp {
-            self.stamps.set(self.region, &marker);
         }
         Ok(())
     }
@@ -285,7 +285,7 @@ impl Frame<'_> {
             self.record(&inputs, plan, (&marker, &reason), start);
         }
         drop(inputs);
-        self.stamps.set(self.region, &marker);
+        self.stamps.put(self.region, marker);
         if let Some(reason) = reason {
             self.stamps.set_reason(self.region, reason);
         }

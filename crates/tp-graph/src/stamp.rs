@@ -36,6 +36,14 @@ impl Stamps {
         }
     }
 
+    /// As `set`, of a marker that nobody else needs.
+    #[inline]
+    pub fn put(&mut self, region: u32, marker: Arc<CodegenMarker>) {
+        if let Some(stamp) = self.0.get_mut(region as usize) {
+            stamp.marker = Some(marker);
+        }
+    }
+
     pub fn set_reason(&mut self, region: u32, reason: FallbackReason) {
         if let Some(stamp) = self.0.get_mut(region as usize) {
             stamp.reason = Some(Box::new(reason));

@@ -173,6 +173,10 @@ pub fn depends_on(t: &Tensor, source: &Tensor) -> Result<bool> {
     if id(&root) == id(&target) {
         return Ok(root_nr == nr);
     }
+    // A leaf was computed from nothing, and what was recorded earlier not from this.
+    if root.edges().is_empty() || root.seq() <= target.seq() {
+        return Ok(false);
+    }
     let is_target = |n: &crate::tape::Node| id(n) == id(&target);
     Ok(Reach::find(std::iter::once(&root), &is_target, target.seq()).leads(&root))
 }

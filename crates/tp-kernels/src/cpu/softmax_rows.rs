@@ -8,6 +8,7 @@ use crate::cpu::pointwise::UNLOCK;
 use crate::cpu::rows::row;
 use crate::cpu::shared::SharedMut;
 use crate::cpu::softmax::{GRAIN, Real};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use tp_dispatch::host::without_lock;
 use tp_expr::pool;
@@ -23,8 +24,24 @@ const SHORT: usize = 64;
 /// The longest row that is kept apart until its result is written past the caches.
 const APART: usize = 64 << 10;
 
-/// Short rows, turned: element j of each.
-type Turned<T> = [[T; SIDE]; SHORT];
+/// Room for short rows, turned: element j of each.
+struct Room<T>([MaybeUninit<[T; SIDE]>; SHORT]);
+
+impl<T: Real> Room<T> {
+    fn new() -> Room<T> {
+        Room([const { MaybeUninit::uninit() }; SHORT])
+    }
+
+    /// Columns of zeros for rows of `n`; none for rows too long to be turned.
+    fn columns(&mut self, n: usize) -> &mut [[T; SIDE]] {
+        let columns = &mut self.0[..if n <= SHORT { n } else { 0 }];
+        columns.iter_mut().for_each(|column| {
+            column.write([T::ZERO; SIDE]);
+        });
+        // SAFETY: all of them were written just now.
+        unsafe { &mut *(std::ptr::from_mut(columns) as *mut [[T; SIDE]]) }
+    }
+}
 
 /// One pass over rows of `n`: `body(rows, first row of each operand, of the output)`.
 fn for_rows<T: Real, const N: usize>(
@@ -52,11 +69,12 @@ fn group(left: usize, n: usize) -> usize {
 }
 
 /// # Safety
-/// `from` points to rows of n elements, n at most `SHORT` and rows at most `SIDE`.
+/// `from` points to rows of n elements, as many as there are columns, and rows at most `SIDE`.
 #[inline(always)]
-unsafe fn turn<T: Copy>(from: *const T, rows: usize, n: usize, to: &mut Turned<T>) {
+unsafe fn turn<T: Copy>(from: *const T, rows: usize, to: &mut [[T; SIDE]]) {
+    let n = to.len();
     for r in 0..rows.min(SIDE) {
-        for (j, column) in to[..n].iter_mut().enumerate() {
+        for (j, column) in to.iter_mut().enumerate() {
             // SAFETY: the caller's promise; foreign memory may be unaligned.
             column[r] = unsafe { from.add(r * n + j).read_unaligned() };
         }
@@ -66,9 +84,10 @@ unsafe fn turn<T: Copy>(from: *const T, rows: usize, n: usize, to: &mut Turned<T
 /// # Safety
 /// As for `turn`.
 #[inline(always)]
-unsafe fn turn_back<T: Copy>(from: &Turned<T>, rows: usize, n: usize, to: *mut T) {
+unsafe fn turn_back<T: Copy>(from: &[[T; SIDE]], rows: usize, to: *mut T) {
+    let n = from.len();
     for r in 0..rows.min(SIDE) {
-        for (j, column) in from[..n].iter().enumerate() {
+        for (j, column) in from.iter().enumerate() {
             // SAFETY: the caller's promise.
             unsafe { to.add(r * n + j).write(column[r]) };
         }
@@ -80,7 +99,8 @@ pub fn forward<T: Real, const LOG: bool>(x: &Tensor, out: &Tensor, n: usize) {
     let bytes = n * size_of::<T>();
     let apart = out.numel() as usize * size_of::<T>() >= STREAM_BYTES && bytes <= APART;
     for_rows::<T, 1>([x], out, n, |rows, [x], out| {
-        let mut turned = [[T::ZERO; SIDE]; SHORT];
+        let mut room = Room::new();
+        let turned = room.columns(n);
         let mut scratch = vec![T::ZERO; if apart { n } else { 0 }];
         let mut stream = apart.then(Stream::default);
         let mut at = 0;
@@ -88,10 +108,10 @@ pub fn forward<T: Real, const LOG: bool>(x: &Tensor, out: &Tensor, n: usize) {
             let count = group(rows - at, n);
             let (x, out) = (x.wrapping_add(at * n), out.wrapping_add(at * n));
             match stream.as_mut().filter(|_| count == 1) {
-                None => vectorized_work(Forward::<T, LOG> { x, out, count, n, turned: &mut turned }),
+                None => vectorized_work(Forward::<T, LOG> { x, out, count, n, turned: &mut *turned }),
                 Some(stream) => {
                     let to = scratch.as_mut_ptr();
-                    vectorized_work(Forward::<T, LOG> { x, out: to, count, n, turned: &mut turned });
+                    vectorized_work(Forward::<T, LOG> { x, out: to, count, n, turned: &mut *turned });
                     // SAFETY: row `at` of the output; the scratch is as long.
                     unsafe { stream.copy(scratch.as_ptr().cast(), out.cast(), bytes) };
                 }
@@ -109,7 +129,7 @@ struct Forward<'a, T, const LOG: bool> {
     out: *mut T,
     count: usize,
     n: usize,
-    turned: &'a mut Turned<T>,
+    turned: &'a mut [[T; SIDE]],
 }
 
 impl<T: Real, const LOG: bool> Work for Forward<'_, T, LOG> {
@@ -120,9 +140,9 @@ impl<T: Real, const LOG: bool> Work for Forward<'_, T, LOG> {
             match self.count {
                 1 => forward_row::<T, LOG>(self.x, self.out, self.n),
                 count => {
-                    turn(self.x, count, self.n, self.turned);
-                    forward_side::<T, LOG>(&mut self.turned[..self.n]);
-                    turn_back(self.turned, count, self.n, self.out);
+                    turn(self.x, count, self.turned);
+                    forward_side::<T, LOG>(self.turned);
+                    turn_back(self.turned, count, self.out);
                 }
             }
         }
@@ -181,13 +201,14 @@ fn forward_side<T: Real, const LOG: bool>(columns: &mut [[T; SIDE]]) {
 /// The gradient through softmax, or through its logarithm, of rows of `n`; `y` is what the forward gave.
 pub fn backward<T: Real, const LOG: bool>(grad: &Tensor, y: &Tensor, out: &Tensor, n: usize) {
     for_rows::<T, 2>([grad, y], out, n, |rows, [grad, y], out| {
-        let mut turned = [[[T::ZERO; SIDE]; SHORT]; 2];
+        let mut rooms = [Room::new(), Room::new()];
+        let [g, h] = rooms.each_mut().map(|room| room.columns(n));
         let mut at = 0;
         while at < rows {
             let count = group(rows - at, n);
             let (grad, y) = (grad.wrapping_add(at * n), y.wrapping_add(at * n));
             let out = out.wrapping_add(at * n);
-            vectorized_work(Backward::<T, LOG> { grad, y, out, count, n, turned: &mut turned });
+            vectorized_work(Backward::<T, LOG> { grad, y, out, count, n, turned: [&mut *g, &mut *h] });
             at += count;
         }
     });
@@ -202,7 +223,7 @@ struct Backward<'a, T, const LOG: bool> {
     out: *mut T,
     count: usize,
     n: usize,
-    turned: &'a mut [Turned<T>; 2],
+    turned: [&'a mut [[T; SIDE]]; 2],
 }
 
 impl<T: Real, const LOG: bool> Work for Backward<'_, T, LOG> {
@@ -215,10 +236,10 @@ impl<T: Real, const LOG: bool> Work for Backward<'_, T, LOG> {
                 return backward_row::<T, LOG>(self.grad, self.y, self.out, n);
             }
             let [g, y] = self.turned;
-            turn(self.grad, count, n, g);
-            turn(self.y, count, n, y);
-            backward_side::<T, LOG>(&g[..n], &mut y[..n]);
-            turn_back(y, count, n, self.out);
+            turn(self.grad, count, g);
+            turn(self.y, count, y);
+            backward_side::<T, LOG>(g, y);
+            turn_back(y, count, self.out);
         }
     }
 }
