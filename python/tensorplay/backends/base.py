@@ -145,7 +145,11 @@ def ensure_known(name: str) -> None:
         near = nearest(name, known)
         hint = f"; did you mean {near!r}?" if near else ""
         raise InvalidValueError(
-            f"no backend named {name!r}; known are {', '.join(map(repr, known))}{hint}", code="TP4107"
+            f"no backend named {name!r}; known are {', '.join(map(repr, known))}{hint}",
+            code="TP4107",
+            notes=("to run a function without a backend, call it instead of what `compile` makes of it",)
+            if "eager" in name
+            else (),
         )
 
 
