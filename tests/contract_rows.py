@@ -1,4 +1,5 @@
-"""The rows of the contract (reference sections 1 to 9 and 11, and the scenario groups) and the tests that prove each.
+"""The rows of the contract (reference sections 1 to 9 and 11, the scenario groups, and the rows C and T of the compile
+front end and TVM) and the tests that prove each.
 
 What proves a row are the tests named here: from `tests/` or, for Rust, from `crates/`. More of it is in every test whose
 docstring begins with the row's id ("G8: ...", "3.6, 3.7: ..."), which is no proof by itself; an id that is no row is a
@@ -43,6 +44,12 @@ HOSTILE = "test_hostile_calls.py::"
 CALLBACKS = "test_callbacks.py::"
 SIZES = "library/test_dynamic_sizes.py::"
 RUNS = "compile/test_dynamic_sizes.py::"
+INPUTS = "compile/test_input_sizes.py::"
+COMPILED = "compile/test_compile.py::"
+FRONT = "compile/test_front_end_rows.py::"
+PLUGGED = "backends/test_plugged_backends.py::"
+CHAINS = "compile/test_tvm_chains.py::"
+OPTIONS = "compile/test_options.py::"
 GRAMMAR = (f"{SCHEMA}test_what_the_grammar_has", f"{SCHEMA}test_what_the_grammar_refuses")
 CORPUS = (
     f"{SCHEMA}test_the_corpus_prints_as_it_was_printed",
@@ -215,6 +222,30 @@ U3   | argument names                  | CONTRACT::test_argument_names_of_python
 U4   | None and generators             | CONTRACT::test_none_and_generators_are_no_tensors_and_lists
 K2   | the wheel                       | test_packaging.py::test_wheel_in_a_clean_environment
 K3   | optional packages               | library/test_imports.py::test_importing_needs_no_optional_package, library/test_imports.py::test_capabilities
+C02  | sizes, ranks, layouts           | INPUTS::test_one_graph_serves_every_size, INPUTS::test_sizes_of_0_and_1_have_entries_of_their_own, INPUTS::test_a_change_of_rank_or_layout_is_another_entry, INPUTS::test_branches_on_sizes_are_guarded_on_both_sides
+C03  | markers of what ran             | FRONT::test_chains_of_any_length_and_linear_layers_run_native_and_say_so
+C07  | control flow on metadata        | INPUTS::test_branches_on_sizes_are_guarded_on_both_sides, INPUTS::test_a_size_that_is_needed_as_a_number_is_guarded_with_its_line, FRONT::test_the_graph_holds_the_taken_path_alone
+C08  | keywords, defaults, None        | INPUTS::test_keywords_defaults_and_none_specialise_beside_symbols
+C09  | destinations                    | FRONT::test_a_destination_is_written_by_every_call
+C10  | live parameters                 | FRONT::test_parameters_stay_live_and_every_one_gets_its_gradient, compile/test_fetched_tensors.py::test_a_functional_training_loop_is_not_stale
+C11  | unknown backends                | PLUGGED::test_an_unknown_name_is_a_value_error_with_the_nearest
+C12  | entry points                    | PLUGGED::test_a_module_is_imported_when_its_backend_is_asked_for, PLUGGED::test_an_entry_point_cannot_take_the_name_of_a_built_in, PLUGGED::test_an_entry_point_that_does_not_load_is_named, PLUGGED::test_what_is_no_backend_is_a_type_error
+C13  | debug backends                  | FRONT::test_there_are_no_debug_backends_and_the_error_says_what_to_do, COMPILED::test_a_division_by_zero_in_a_region_names_its_op
+C15  | what a backend needs            | PLUGGED::test_what_a_backend_needs_is_asked_before_it
+C16  | training through any backend    | FRONT::test_a_plain_backend_trains_and_infers, CHAINS::test_training_regions_reach_tvm
+C17  | guards and recompiles           | COMPILED::test_guards_and_recompiles_are_named, COMPILED::test_a_recompile_names_a_guard_that_is_listed, compile/test_observability.py::test_loggers_are_pythons_own
+C18  | the recompile limit             | COMPILED::test_the_recompile_limit_warns_once, COMPILED::test_the_recompile_limit_ends_in_eager_with_a_reason
+C19  | equal calls beside a write      | FRONT::test_equal_calls_beside_a_write_are_not_merged
+C21  | no torch, compile(disable=True) | PLUGGED::test_neither_import_nor_compile_imports_an_optional_package, FRONT::test_a_compile_that_is_switched_off_is_refused_with_what_to_do
+T02  | tvm is listed                   | CHAINS::test_tvm_is_listed_whether_or_not_it_is_there
+T03  | the flagship chain              | CHAINS::test_the_flagship_chain_reaches_tvm
+T04  | numbers and division            | CHAINS::test_scalars_and_division_reach_tvm
+T05  | a custom op as boundary         | CHAINS::test_a_custom_op_is_a_boundary
+T06  | training regions                | CHAINS::test_training_regions_reach_tvm
+T07  | another shape                   | CHAINS::test_another_shape_is_never_wrong, INPUTS::test_tvm_builds_once_for_all_sizes_of_inputs
+T08  | the CUDA target                 | FRONT::test_a_target_that_is_no_processor_of_this_machine_is_refused | code for GPUs is not made: the adapter's target is a processor, and another one is refused by name
+T09  | options                         | OPTIONS::test_an_unknown_option_is_named, OPTIONS::test_a_target_is_a_processor_that_this_machine_can_stand_in_for, OPTIONS::test_parallel_says_who_runs_long_loops
+T10  | kernels of tvm_ffi              | backends/test_ffi_kernels.py::test_a_library_of_tvm_ffi_takes_our_tensors_without_a_copy, backends/test_ffi_kernels.py::test_a_kernel_of_tvm_ffi_is_the_body_of_a_custom_op
 """
     )
 )

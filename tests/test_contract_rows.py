@@ -64,6 +64,8 @@ def test_rows_are_complete_and_named_once() -> None:
         "H": 5,
         "U": 4,
         "K": 2,
+        "C": 15,
+        "T": 9,
     }
 
 

@@ -160,6 +160,13 @@ def keywords(function: F) -> F:
     return call  # type: ignore[return-value]
 
 
+# What stands for a keyword that other libraries have.
+_INSTEAD = {
+    ("compile", "disable"): "to run the function as it is, call it instead of what `compile` makes of it",
+    ("compile", "mode"): "what a backend can be told is in `options`",
+}
+
+
 def _unknown_keyword(function: Callable[..., Any], given: dict[str, Any]) -> ArgumentError | None:
     """The error for the first keyword that the function does not have."""
     import inspect
@@ -171,9 +178,10 @@ def _unknown_keyword(function: Callable[..., Any], given: dict[str, Any]) -> Arg
     if unknown is None:
         return None
     near = nearest(unknown, known)
+    instead = _INSTEAD.get((function.__name__, unknown))
     return ArgumentError(
         f"{function.__name__}: unknown keyword argument {unknown!r}"
         + (f"; did you mean {near!r}?" if near else ""),
         code="TP1006",
-        notes=(f"the keywords are {', '.join(known)}",),
+        notes=(f"the keywords are {', '.join(known)}", *((instead,) if instead else ())),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 
 from tensorplay import _arguments, _native
+from tensorplay._later import any_function, hints
 from tensorplay._native import Scope
 from tensorplay._native import dtype as DType
 from tensorplay._op import require_autocast_device
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from typing import Any, Self, TypeVar
 
     F = TypeVar("F", bound=Callable[..., Any])
+else:
+    Any, Self, F = *hints("typing", "Any", "Self"), any_function("F")
 
 __all__ = ["autocast"]
 

@@ -10,6 +10,7 @@ import functools
 import warnings
 
 from tensorplay import _arguments, _native
+from tensorplay._later import any_function, hints
 from tensorplay._layout import contiguous_gradients, with_layout
 from tensorplay._native import CustomOpDef
 from tensorplay._places import caller, place_of, stack_level
@@ -54,6 +55,12 @@ if TYPE_CHECKING:
 
         def adopt(self, undo: Callable[[], None]) -> None:
             """Runs `undo` when the library is destroyed."""
+
+else:
+    Callable, Iterable, Mapping = hints("collections.abc", "Callable", "Iterable", "Mapping")
+    Any, F = *hints("typing", "Any"), any_function("F")
+    (Record,) = hints("tensorplay._record", "Record")
+    (Lifetime,) = hints("tensorplay.library", "Library")
 
 
 __all__ = [

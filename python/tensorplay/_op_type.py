@@ -7,6 +7,7 @@ call. Not here: what the registering methods do (`_op`).
 from __future__ import annotations
 
 from tensorplay import _arguments, _native, _op, _wishes
+from tensorplay._later import hints
 from tensorplay._native import CustomOpDef
 from tensorplay._record import full_name, record_of, schema_of
 from tensorplay.errors import RegistrationError
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from tensorplay._places import Place
     from tensorplay._record import Record
     from tensorplay.outcome import Provenance
+else:
+    (Callable,), (Any,) = hints("collections.abc", "Callable"), hints("typing", "Any")
+    (Signature,), (Schema,) = hints("inspect", "Signature"), hints("tensorplay._native", "Schema")
+    (Provenance,) = hints("tensorplay.outcome", "Provenance")
 
 __all__ = ["get_op", "has_op", "install"]
 

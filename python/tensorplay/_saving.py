@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from tensorplay import _arguments, _native
 from tensorplay._batching import active, under
@@ -16,9 +16,6 @@ from tensorplay._native import Context as FunctionContext
 from tensorplay._native import Function, Scope, Tensor, is_grad_enabled
 from tensorplay._tree import flatten
 from tensorplay.errors import AutogradError, ContractError, InvalidValueError
-
-if TYPE_CHECKING:
-    from typing import Self
 
 __all__ = ["checkpoint", "once_differentiable", "saved_tensors_hooks"]
 

@@ -9,6 +9,7 @@ import threading
 import warnings
 
 from tensorplay import _arguments, _native
+from tensorplay._later import hints
 from tensorplay._native import CustomOpDef, Entries, Scope
 from tensorplay._places import stack_level
 from tensorplay._record import full_name, slots
@@ -18,6 +19,8 @@ TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Self
+else:
+    (Iterable,), (Self,) = hints("collections.abc", "Iterable"), hints("typing", "Self")
 
 __all__ = ["debug_checks", "prefer", "set_kernel_enabled", "switches"]
 

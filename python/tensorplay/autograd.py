@@ -49,7 +49,10 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 else:
-    from tensorplay._later import overload
+    from tensorplay._later import any_function, hints, overload
+
+    Callable, Generator, Sequence = hints("collections.abc", "Callable", "Generator", "Sequence")
+    Any, Self, F = *hints("typing", "Any", "Self"), any_function("F")
 
     # Imported on first use: most programs need neither.
     _LAZY = {

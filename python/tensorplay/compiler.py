@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     R = TypeVar("R")
 else:
-    from tensorplay._later import overload
+    from tensorplay._later import hints, overload
+
+    Callable, Mapping, Sequence = hints("collections.abc", "Callable", "Mapping", "Sequence")
+    (Any,), (Graph,) = hints("typing", "Any"), hints("tensorplay.graph", "Graph")
+    Explanation, RunReport = hints("tensorplay.outcome", "Explanation", "RunReport")
 
 __all__ = ["CompiledFunction", "compile", "counters", "mark_dynamic"]
 

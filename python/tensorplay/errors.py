@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tensorplay.outcome import Capability, FallbackReason
+else:
+    from tensorplay._later import hints
+
+    (Any,) = hints("typing", "Any")
+    Capability, FallbackReason = hints("tensorplay.outcome", "Capability", "FallbackReason")
 
 __all__ = [
     "ArgumentError",

@@ -13,6 +13,11 @@ from tensorplay.errors import ArgumentError
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
     from tensorplay._native import Builtin, Tensor, dtype
+else:
+    from tensorplay._later import hints as _hints
+
+    (Builtin,) = _hints("types", "BuiltinFunctionType")
+    Tensor, dtype = _native.Tensor, _native.dtype
 
 _builtins = _native.builtins
 

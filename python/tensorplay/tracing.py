@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
     from tensorplay.outcome import CallEvent
 else:
-    from tensorplay._later import overload
+    from tensorplay._later import hints, overload
+
+    (Iterator,), (Any,) = hints("collections.abc", "Iterator"), hints("typing", "Any")
+    (CallEvent,) = hints("tensorplay.outcome", "CallEvent")
 
 __all__ = ["Events", "trace"]
 

@@ -371,3 +371,11 @@ sys.modules[__name__].__class__ = _CallableModule
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if __name__ == "__main__":
+    # `python -m tensorplay.verify ...` is `python -m tensorplay verify ...`, which is no import of what lies above.
+    import runpy
+
+    sys.argv.insert(1, "verify")
+    runpy.run_module("tensorplay", run_name="__main__", alter_sys=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 
 from tensorplay import _arguments, _native, functions
+from tensorplay._later import hints
 from tensorplay._native import SymInt, Tensor
 from tensorplay._tensor.copying import copy, deepcopy, reduce_ex
 from tensorplay._tensor.storage import Size, UntypedStorage
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tensorplay._native import HookHandle, dtype
+else:
+    Callable, Sequence = hints("collections.abc", "Callable", "Sequence")
+    (ModuleType,), (Any,) = hints("types", "ModuleType"), hints("typing", "Any")
+    HookHandle, dtype = _native.HookHandle, _native.dtype
 
 __all__ = ["install"]
 

@@ -6,6 +6,7 @@ Lives here: what of a tensor is kept: values, dtype, device and `requires_grad` 
 from __future__ import annotations
 
 from tensorplay import _native
+from tensorplay._later import hints
 from tensorplay.errors import AutogradError
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tensorplay._native import Tensor, dtype
+else:
+    (Any,) = hints("typing", "Any")
+    Tensor, dtype = _native.Tensor, _native.dtype
 
 __all__ = ["copy", "deepcopy", "reduce_ex"]
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorplay import _native
 from tensorplay._arguments import nearest
+from tensorplay._later import hints
 from tensorplay._places import stack_level
 from tensorplay.backends.contract import Backend, Plugged, checked
 from tensorplay.errors import ArgumentError, CapabilityError, InvalidValueError
@@ -23,6 +24,8 @@ from tensorplay.outcome import Capability
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
+else:
+    (ThreadPoolExecutor,) = hints("concurrent.futures", "ThreadPoolExecutor")
 
 __all__ = [
     "ADAPTERS",
@@ -142,7 +145,11 @@ def ensure_known(name: str) -> None:
         near = nearest(name, known)
         hint = f"; did you mean {near!r}?" if near else ""
         raise InvalidValueError(
-            f"no backend named {name!r}; known are {', '.join(map(repr, known))}{hint}", code="TP4107"
+            f"no backend named {name!r}; known are {', '.join(map(repr, known))}{hint}",
+            code="TP4107",
+            notes=("to run a function without a backend, call it instead of what `compile` makes of it",)
+            if "eager" in name
+            else (),
         )
 
 
