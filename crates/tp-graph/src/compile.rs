@@ -177,7 +177,11 @@ impl CompiledFunction {
                     let made = place.get().ok_or_else(|| Error::internal("TP9109", "an entry vanished"))?;
                     return Ok(Built::Entry(made.clone()));
                 }
-                Err(back) => entry = back,
+                // Another thread was here a moment before.
+                Err(back) => match place.get().filter(|other| other.guards.holds(args)) {
+                    Some(other) => return Ok(Built::Entry(other.clone())),
+                    None => entry = back,
+                },
             }
         }
         self.over_limit(missed)
@@ -303,6 +307,7 @@ impl CompiledFunction {
             gradients,
             outputs: joint.outputs,
             saved: split.saved,
+            kept: split.kept,
         };
         let inputs = places(&split.forward, args);
         Ok(Entry {
@@ -365,6 +370,7 @@ impl CompiledFunction {
             out.breaks.extend(entry.breaks.iter().map(ToString::to_string));
             out.removed.extend(entry.removed.iter().cloned());
             out.regions.extend(entry.regions());
+            out.memory.extend(entry.memory());
         }
         out
     }

@@ -4,6 +4,7 @@ use crate::fast::{Fast, Inputs};
 use crate::guard::{GuardSet, Place};
 use crate::ir::Graph;
 use crate::last;
+use crate::memory::Usage;
 use crate::passes::Removed;
 use crate::passes::partition::Break;
 use crate::plan::Plan;
@@ -308,6 +309,16 @@ impl Entry {
         let forward = planned(&self.plan, false);
         let backward = self.training.as_ref().map(|t| planned(&t.plan, true));
         forward.into_iter().chain(backward.into_iter().flatten()).collect()
+    }
+
+    /// What runs keep and write over, a line each.
+    pub fn memory(&self) -> Vec<String> {
+        let forward = format!("forward: {}", Usage::of(&self.plan));
+        let backward = self
+            .training
+            .iter()
+            .flat_map(|t| [t.kept.to_string(), format!("backward: {}", Usage::of(&t.plan))]);
+        [forward].into_iter().chain(backward).collect()
     }
 
     /// Reasons of the regions that do not run where they were asked to.

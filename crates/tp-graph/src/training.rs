@@ -5,7 +5,7 @@
 use crate::guard::Place;
 use crate::ir::Graph;
 use crate::plan::Plan;
-use crate::split::SavedFrom;
+use crate::split::{Kept, SavedFrom};
 use crate::stamp::Stamps;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -27,6 +27,7 @@ pub(crate) struct Training {
     /// Types of those gradients.
     pub tangents: Vec<Typed>,
     pub saved: Vec<SavedFrom>,
+    pub kept: Kept,
     /// Types of the saved values.
     pub saved_types: Vec<Typed>,
 }

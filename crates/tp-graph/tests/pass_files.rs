@@ -1,5 +1,5 @@
 //! File tests of passes. A file `passes/NAME.tpg` names a pass and has a graph, and behind `becomes`, `constants`, `removes`,
-//! `parts` and `breaks` what comes of it. The graphs are verified, and run on numbers before and after: a pass changes no bit of any
+//! `parts`, `breaks` and `memory` what comes of it. The graphs are verified, and run on numbers before and after: a pass changes no bit of any
 //! output, nor of any argument.
 //!
 //!     TPG_UPDATE=1 cargo test -p tp-graph --test pass_files     writes the expectations anew, for reading
@@ -15,22 +15,23 @@ use tp_dispatch::{Arg, Call, Effects, FakeRule, Result, Rets, Value, dispatcher}
 use tp_graph::args::{ArgSource, source};
 use tp_graph::ir::{InputKind, Operand, Output};
 use tp_graph::passes::fold::{self, Folded};
-use tp_graph::passes::{self, Removed, canonicalize, cse, dce, partition};
+use tp_graph::passes::{self, Removed, canonicalize, cse, dce, layout, partition};
 use tp_graph::{Graph, NodeId, ValueId};
 use tp_tensor::Tensor;
 
 type Pass = fn(&Graph) -> (Graph, Vec<Removed>);
 
-const REWRITES: [(&str, Pass); 4] = [
+const REWRITES: [(&str, Pass); 5] = [
     ("canonicalize", canonicalize::run),
     ("cse", cse::run),
     ("dce", dce::run),
+    ("layout", layout::run),
     ("simplify", passes::simplify),
 ];
 
 type Fold = fn(&Graph) -> Folded;
 
-const SECTIONS: [&str; 5] = ["becomes", "constants", "removes", "parts", "breaks"];
+const SECTIONS: [&str; 6] = ["becomes", "constants", "removes", "parts", "breaks", "memory"];
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("passes")
@@ -245,6 +246,9 @@ fn outcome(case: &Case<'_>, passes: &[(&str, Pass)], fold: Fold) -> std::result:
         Some((_, pass)) => rewritten(&graph, *pass),
         None if case.pass == "partition" => partitioned(&graph),
         None if case.pass == "fold" => folded(&graph, fold),
+        None if case.pass == "memory" => tp_graph::memory::text(&graph, &[])
+            .map(|lines| section("memory", lines))
+            .map_err(|e| e.to_string()),
         None => Err(format!("no pass is named {}", case.pass)),
     };
     found.map(|text| text.trim().to_string())
@@ -293,7 +297,7 @@ fn every_pass_has_files() {
 // --- planted passes ---------------------------------------------------------------------------------
 
 /// Passes that are wrong in one way each; the files of the pass in whose place they stand notice.
-const PLANTED: [(&str, &str, Pass); 7] = [
+const PLANTED: [(&str, &str, Pass); 9] = [
     ("canonicalize", "adding zero is no identity: -0 becomes 0", |g| {
         replaced(g, |n| n.starts_with("tp::add.Scalar"), "0.0")
     }),
@@ -304,6 +308,12 @@ const PLANTED: [(&str, &str, Pass); 7] = [
     ("cse", "it merges whatever has one name and one first operand", merged),
     ("dce", "it drops nothing", |g| (g.clone(), Vec::new())),
     ("dce", "it drops calls whose results nobody reads, whatever they do", unread),
+    ("layout", "it takes every view for what it is a view of", |g| {
+        let view =
+            |n: &tp_graph::ir::Node| n.defined().next().and_then(|v| g.values[v].alias).map(|a| Some(a.of()));
+        (without(g, view), Vec::new())
+    }),
+    ("layout", "it does nothing", |g| (g.clone(), Vec::new())),
     ("simplify", "it forgets to list what went", |g| (passes::simplify(g).0, Vec::new())),
 ];
 

@@ -7,6 +7,7 @@ pub mod cse;
 pub mod dce;
 pub mod fold;
 mod identity;
+pub mod layout;
 pub mod partition;
 mod rewrite;
 pub(crate) mod sizes;
@@ -39,8 +40,10 @@ impl Removed {
 pub fn simplify(graph: &Graph) -> (Graph, Vec<Removed>) {
     let _table = tp_tensor::symbols::enter(graph.symbols.clone());
     let (graph, mut removed) = canonicalize::run(graph);
+    let (graph, views) = layout::run(&graph);
     let (graph, merged) = cse::run(&graph);
     let (graph, dead) = dce::run(&graph);
+    removed.extend(views);
     removed.extend(merged);
     removed.extend(dead);
     (graph, removed)

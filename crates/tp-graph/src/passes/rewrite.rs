@@ -13,6 +13,8 @@ pub(crate) struct Rewrite<'g> {
     replace: Vec<Option<ValueId>>,
     /// Values that become inputs behind the graph's own, and their names.
     constants: Vec<(ValueId, String)>,
+    /// Nodes that read another value in place of an operand.
+    operands: Vec<(NodeId, ValueId, ValueId)>,
 }
 
 impl<'g> Rewrite<'g> {
@@ -22,6 +24,7 @@ impl<'g> Rewrite<'g> {
             drop: vec![false; graph.nodes.len()],
             replace: vec![None; graph.values.len()],
             constants: Vec::new(),
+            operands: Vec::new(),
         }
     }
 
@@ -37,6 +40,16 @@ impl<'g> Rewrite<'g> {
     /// `value`, whose node is left out, is an input of kind `Constant`.
     pub fn constant(&mut self, value: ValueId, name: String) {
         self.constants.push((value, name));
+    }
+
+    /// `node` reads `by`, which is defined before it, in place of its operand `old`, and its results are views of it where
+    /// they were of `old`.
+    pub fn operand(&mut self, node: NodeId, old: ValueId, by: ValueId) {
+        self.operands.push((node, old, by));
+    }
+
+    pub fn has_operands(&self) -> bool {
+        !self.operands.is_empty()
     }
 
     /// The value that stands for `value` after the replacements.
@@ -70,7 +83,11 @@ impl<'g> Rewrite<'g> {
             if self.drop[id.index()] {
                 continue;
             }
-            let rename = |v: ValueId| ids[self.resolve(v).index()];
+            let read = |v: ValueId| {
+                let other = self.operands.iter().find(|(node, old, _)| *node == id && *old == v);
+                other.map_or(v, |(_, _, by)| *by)
+            };
+            let rename = |v: ValueId| ids[self.resolve(read(v)).index()];
             let value = |v: ValueId| {
                 let data = &graph.values[v];
                 NewValue { ty: data.ty.clone(), alias: data.alias.map(|a| a.map(rename)) }

@@ -171,6 +171,7 @@ fn explanation_object<'py>(
     kwargs.set_item("breaks", e.breaks)?;
     kwargs.set_item("removed", e.removed.iter().map(|r| r.target.to_string()).collect::<Vec<_>>())?;
     kwargs.set_item("regions", e.regions.iter().map(planned).collect::<Vec<_>>())?;
+    kwargs.set_item("memory", e.memory)?;
     let recompiles = e.recompiles.iter().map(|r| format!("graph {}: {}", r.graph, r.guard));
     kwargs.set_item("recompiles", recompiles.collect::<Vec<_>>())?;
     report::class(py, "Explanation")?.call((), Some(&kwargs))
