@@ -214,3 +214,75 @@ pub fn text(graph: &Graph, backends: &[std::sync::Arc<dyn Backend>]) -> Result<V
     lines.push(format!("at most {} bytes", usage.peak));
     Ok(lines)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{ArgSrc, OutSrc};
+
+    /// Two regions parted by a sum; the second writes over what the first made.
+    fn planned() -> Plan {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| tp_kernels::register_all().expect("the op table is valid"));
+        let text = "graph(%0 x: float32[256, 256]) {
+  %1: float32[256, 256] = tp::exp.default(%0)
+  %2: float32[] = tp::sum.default(%1, None, None, False)
+  %3: float32[256, 256] = tp::add.default(%1, %2)
+  %4: float32[] = tp::sum.default(%3, None, None, False)
+  %5: float32[256, 256] = tp::add.default(%0, %4)
+  return %3, %5
+}
+";
+        let graph = Graph::parse(text).expect("it reads");
+        lower::plan(&graph, &[], &Artifacts::default()).expect("it plans").0
+    }
+
+    /// Whether nobody reads what a step writes over, nor has it from elsewhere.
+    fn is_sound(plan: &Plan) -> bool {
+        let reads = |step: &Step, slot: u32| match &step.work {
+            Work::Fused(fused) => fused.inputs.contains(&Src::Slot(slot)),
+            Work::Call(call) => {
+                call.args.iter().any(|a| matches!(a, ArgSrc::Tensor(src) if *src == Src::Slot(slot)))
+            }
+        };
+        let returns = |slot: u32| {
+            plan.outputs.iter().any(|o| matches!(o, OutSrc::Tensor(src) if *src == Src::Slot(slot)))
+        };
+        plan.steps.iter().enumerate().all(|(i, step)| {
+            let Work::Fused(fused) = &step.work else { return true };
+            fused.over.iter().flatten().all(|&k| match fused.inputs[k as usize] {
+                Src::Input(_) => false,
+                Src::Slot(slot) => {
+                    !returns(slot) && plan.steps[i + 1..].iter().all(|later| !reads(later, slot))
+                }
+            })
+        })
+    }
+
+    fn fused(plan: &mut Plan, step: usize) -> &mut crate::plan::FusedStep {
+        match &mut plan.steps[step].work {
+            Work::Fused(fused) => fused,
+            Work::Call(_) => panic!("step {step} is a call"),
+        }
+    }
+
+    #[test]
+    fn a_planted_write_over_what_somebody_reads_is_caught() {
+        let mut plan = planned();
+        assert!(is_sound(&plan));
+        assert_eq!(plan.steps.len(), 5);
+        assert_eq!(*fused(&mut plan, 2).over, [Some(0)]);
+        // Over an argument.
+        fused(&mut plan, 0).over = [Some(0)].into();
+        assert!(!is_sound(&plan));
+        // Over what is returned.
+        let mut plan = planned();
+        fused(&mut plan, 4).inputs[0] = Src::Slot(2);
+        fused(&mut plan, 4).over = [Some(0)].into();
+        assert!(!is_sound(&plan));
+        // Over what a later step reads.
+        let mut plan = planned();
+        fused(&mut plan, 4).inputs[0] = Src::Slot(0);
+        assert!(!is_sound(&plan));
+    }
+}

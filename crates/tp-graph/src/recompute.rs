@@ -277,6 +277,25 @@ mod tests {
     }
 
     #[test]
+    fn a_planted_wrong_cut_is_caught() {
+        type Wrong = fn(&Case) -> Vec<bool>;
+        let wrong: [(&str, Wrong); 4] = [
+            ("it keeps all that is needed", |case| case.needed.clone()),
+            ("it keeps nothing", |case| vec![false; case.needed.len()]),
+            ("it keeps what cannot be made again", |case| case.from.iter().map(Option::is_none).collect()),
+            ("it counts values and not bytes", |case| cut(&case.needed, &|v| case.from[v].clone(), &|_| 1)),
+        ];
+        for (what, wrong) in wrong {
+            let is_caught = |seed: u64| {
+                let case = Case::random(seed);
+                let kept = wrong(&case);
+                !case.suffices(&kept) || case.total(&kept) > case.total(&case.cut())
+            };
+            assert!((0..400).any(is_caught), "nobody notices that {what}");
+        }
+    }
+
+    #[test]
     fn what_costs_the_same_either_way_is_kept_as_it_is_needed() {
         // 0 -> 1 -> 2, of one size; 2 is needed.
         let case = Case {
