@@ -20,6 +20,8 @@ __all__ = ["from_json", "load", "save", "save_repro", "to_json"]
 FORMAT = "tensorplay.graph"
 VERSION = 1
 _KEY = "tensorplay.graph"
+_HELD = ("lifted", "constant")
+"""The kinds of inputs whose tensors the graph holds."""
 
 
 def _schemas(graph: Graph) -> dict[str, str]:
@@ -106,7 +108,7 @@ def _check_ops(targets: set[str], schemas: dict[str, str]) -> None:
 def save(graph: Graph, path: Any) -> None:
     """Writes the graph and its constants to a safetensors file."""
     constants = graph.constants
-    lifted = [name for _, name, kind in graph._structure()["inputs"] if kind == "lifted"]
+    lifted = [name for _, name, kind in graph._structure()["inputs"] if kind in _HELD]
     if len(lifted) != len(constants):
         raise GraphError(
             f"the graph has no data for {', '.join(lifted)}, which its function reached on its own",
@@ -136,7 +138,7 @@ def load(path: Any) -> Graph:
         raise _broken("the file holds tensors alone")
     graph = from_json(metadata[_KEY])
     parts = graph._structure()
-    lifted = {f"%{number}": parts["types"][number] for number, _, kind in parts["inputs"] if kind == "lifted"}
+    lifted = {f"%{number}": parts["types"][number] for number, _, kind in parts["inputs"] if kind in _HELD}
     if lifted.keys() != tensors.keys():
         raise _broken(f"the graph needs the tensors {sorted(lifted)}, the file holds {sorted(tensors)}")
     made = []

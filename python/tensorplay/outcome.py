@@ -206,6 +206,7 @@ class Explanation(Record):
     breaks: list[str]
     removed: list[str]
     regions: list[str]
+    memory: list[str]
     recompiles: list[str]
 
     def __str__(self) -> str:
@@ -215,6 +216,7 @@ class Explanation(Record):
             ("breaks", self.breaks),
             ("removed", self.removed),
             ("regions", self.regions),
+            ("memory", self.memory),
             ("recompiles", self.recompiles),
         ]
         parts = []

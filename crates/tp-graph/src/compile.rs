@@ -4,7 +4,7 @@
 use crate::backend::Backend;
 use crate::capture::{self, CaptureScope, Captured};
 use crate::entity::Entity;
-use crate::entry::{Direct, Entry};
+use crate::entry::{Direct, Entry, Held};
 use crate::guard::{Context, GuardSet};
 use crate::guard_sizes::SizeGuards;
 use crate::host_guards::HostGuards;
@@ -177,7 +177,11 @@ impl CompiledFunction {
                     let made = place.get().ok_or_else(|| Error::internal("TP9109", "an entry vanished"))?;
                     return Ok(Built::Entry(made.clone()));
                 }
-                Err(back) => entry = back,
+                // Another thread was here a moment before.
+                Err(back) => match place.get().filter(|other| other.guards.holds(args)) {
+                    Some(other) => return Ok(Built::Entry(other.clone())),
+                    None => entry = back,
+                },
             }
         }
         self.over_limit(missed)
@@ -244,7 +248,11 @@ impl CompiledFunction {
             ..context(&graph, args, &lifted, ops)
         };
         let guards = GuardSet::new(args, names, context);
-        let half = Half { graph, removed, guards, lifted, moving, structure, returned, number };
+        let folded = passes::fold::run(&graph);
+        let removed = [removed, folded.removed].concat();
+        let held = Held { lifted: lifted.len(), tensors: [lifted, folded.constants].concat() };
+        let graph = folded.graph;
+        let half = Half { graph, removed, guards, held, moving, structure, returned, number };
         match joint {
             Some(joint) if !joint.outputs.is_empty() => self.training(half, joint, args),
             _ => self.inference(half, args),
@@ -252,7 +260,7 @@ impl CompiledFunction {
     }
 
     fn inference(&self, half: Half, args: &[Arg<'_>]) -> Result<Entry> {
-        let Half { mut graph, removed, guards, lifted, moving, structure, returned, number } = half;
+        let Half { mut graph, removed, guards, held, moving, structure, returned, number } = half;
         graph.outputs.truncate(returned);
         let (plan, breaks) = lower::plan(&graph, &self.options.backends, &self.artifacts)?;
         let inputs = places(&graph, args);
@@ -266,7 +274,7 @@ impl CompiledFunction {
             graph,
             plan,
             inputs,
-            lifted,
+            held,
             moving: moving.into(),
             returned,
             training: None,
@@ -277,7 +285,7 @@ impl CompiledFunction {
     }
 
     fn training(&self, half: Half, joint: Joint, args: &[Arg<'_>]) -> Result<Entry> {
-        let Half { graph, removed, guards, lifted, moving, structure, returned, number } = half;
+        let Half { graph, removed, guards, held, moving, structure, returned, number } = half;
         let split = split::run(&graph, returned)?;
         check_saved(&split.forward, &split.saved)?;
         let (plan, mut breaks) = lower::plan(&split.forward, &self.options.backends, &self.artifacts)?;
@@ -299,6 +307,7 @@ impl CompiledFunction {
             gradients,
             outputs: joint.outputs,
             saved: split.saved,
+            kept: split.kept,
         };
         let inputs = places(&split.forward, args);
         Ok(Entry {
@@ -309,7 +318,7 @@ impl CompiledFunction {
             graph: split.forward,
             plan,
             inputs,
-            lifted,
+            held,
             moving: moving.into(),
             returned,
             training: Some(Arc::new(training)),
@@ -361,6 +370,7 @@ impl CompiledFunction {
             out.breaks.extend(entry.breaks.iter().map(ToString::to_string));
             out.removed.extend(entry.removed.iter().cloned());
             out.regions.extend(entry.regions());
+            out.memory.extend(entry.memory());
         }
         out
     }
@@ -377,7 +387,7 @@ struct Half {
     graph: Graph,
     removed: Vec<passes::Removed>,
     guards: GuardSet,
-    lifted: Vec<Tensor>,
+    held: Held,
     /// Lifted tensors that runs fetch anew, and their places at the host.
     moving: Vec<(u32, u32)>,
     structure: Box<dyn Any + Send + Sync>,

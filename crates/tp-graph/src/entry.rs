@@ -5,6 +5,7 @@ use crate::guard::{GuardSet, Place};
 use crate::host_guards::Fetched;
 use crate::ir::Graph;
 use crate::last;
+use crate::memory::Usage;
 use crate::passes::Removed;
 use crate::passes::partition::Break;
 use crate::plan::Plan;
@@ -26,7 +27,7 @@ pub struct Entry {
     pub(crate) plan: Plan,
     /// Where each input of the graph comes from.
     pub(crate) inputs: Box<[Place]>,
-    pub(crate) lifted: Vec<Tensor>,
+    pub(crate) held: Held,
     /// Lifted tensors that each run fetches anew, and their places at the host.
     pub(crate) moving: Box<[(u32, u32)]>,
     /// Outputs of the forward plan that are the function's own; saved ones follow.
@@ -36,6 +37,14 @@ pub struct Entry {
     pub(crate) breaks: Vec<Break>,
     pub(crate) structure: Box<dyn Any + Send + Sync>,
     pub(crate) direct: Option<Direct>,
+}
+
+/// The tensors of a graph that are no arguments.
+pub(crate) struct Held {
+    /// Those that the function reached on its own, then the graph's constants, in the order of their inputs.
+    pub tensors: Vec<Tensor>,
+    /// How many of them the function reached.
+    pub lifted: usize,
 }
 
 /// One instruction over the arguments' elements is all there is to a run.
@@ -258,7 +267,7 @@ impl Entry {
     fn fixed<'a>(&'a self, args: &[Arg<'a>], place: Place) -> Result<&'a Tensor> {
         let found = match place {
             Place::Argument(i) => args.get(i as usize).and_then(Arg::tensor),
-            Place::Lifted(i) => self.lifted.get(i as usize),
+            Place::Lifted(i) => self.held.tensors.get(i as usize),
         };
         found.ok_or_else(|| Error::internal("TP9108", "a compiled entry lost one of its inputs"))
     }
@@ -276,9 +285,12 @@ impl Entry {
         &self.graph
     }
 
-    /// The tensors behind the graph's lifted inputs, in order.
-    pub fn lifted(&self) -> &[Tensor] {
-        &self.lifted
+    /// The tensors behind the graph's lifted inputs, in order, and those behind its constants: copies, for whoever gets
+    /// them may write to them.
+    pub fn held(&self) -> Result<Vec<Tensor>> {
+        let (lifted, constants) = self.held.tensors.split_at(self.held.lifted);
+        let copies = constants.iter().map(training::copy).collect::<Result<Vec<_>>>()?;
+        Ok([lifted, &copies].concat())
     }
 
     /// The backward graph of a training entry.
@@ -303,6 +315,16 @@ impl Entry {
         let forward = planned(&self.plan, false);
         let backward = self.training.as_ref().map(|t| planned(&t.plan, true));
         forward.into_iter().chain(backward.into_iter().flatten()).collect()
+    }
+
+    /// What runs keep and write over, a line each.
+    pub fn memory(&self) -> Vec<String> {
+        let forward = format!("forward: {}", Usage::of(&self.plan));
+        let backward = self
+            .training
+            .iter()
+            .flat_map(|t| [t.kept.to_string(), format!("backward: {}", Usage::of(&t.plan))]);
+        [forward].into_iter().chain(backward).collect()
     }
 
     /// Reasons of the regions that do not run where they were asked to.

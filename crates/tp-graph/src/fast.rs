@@ -98,7 +98,7 @@ impl Fast {
 pub(crate) fn fast(plan: &Plan) -> Option<Fast> {
     let [step] = plan.steps.as_slice() else { return None };
     let [OutSrc::Tensor(Src::Slot(_))] = plan.outputs.as_slice() else { return None };
-    let Work::Fused(FusedStep { inputs, outputs, with }) = &step.work else { return None };
+    let Work::Fused(FusedStep { inputs, outputs, with, .. }) = &step.work else { return None };
     let [output] = &**outputs else { return None };
     let (types, promise) = match with {
         Exec::Native(kernel) | Exec::Shaped { native: kernel, raw: None } => {

@@ -10,13 +10,14 @@ use crate::passes::Memory;
 use tp_dispatch::{Arg, OpHandle};
 use tp_tensor::Tensor;
 
-/// Where each input of a forward graph comes from: arguments in order, then lifted tensors in order.
+/// Where each input of a forward graph comes from: arguments in order, then lifted tensors in order, and constants, which
+/// are kept behind those.
 pub(crate) fn places(graph: &Graph, args: &[Arg<'_>]) -> Box<[Place]> {
     let mut arguments = distinct_tensors(args).into_iter();
     let mut lifted = 0u32..;
     let place = |kind: InputKind| match kind {
         InputKind::Argument => arguments.next().map(Place::Argument),
-        InputKind::Lifted => lifted.next().map(Place::Lifted),
+        InputKind::Lifted | InputKind::Constant => lifted.next().map(Place::Lifted),
         InputKind::Gradient | InputKind::Saved => None,
     };
     graph.inputs.iter().map(|i| i.kind).filter_map(place).collect()

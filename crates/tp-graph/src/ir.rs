@@ -42,11 +42,18 @@ pub enum InputKind {
     Gradient,
     /// A value that the forward graph saved.
     Saved,
+    /// A tensor that was computed with the graph: the same in every run, and nothing writes to it.
+    Constant,
 }
 
 impl InputKind {
-    pub const ALL: [InputKind; 4] =
-        [InputKind::Argument, InputKind::Lifted, InputKind::Gradient, InputKind::Saved];
+    pub const ALL: [InputKind; 5] =
+        [InputKind::Argument, InputKind::Lifted, InputKind::Gradient, InputKind::Saved, InputKind::Constant];
+
+    /// Whether the graph's owner holds the tensor.
+    pub fn is_held(self) -> bool {
+        matches!(self, InputKind::Lifted | InputKind::Constant)
+    }
 
     pub fn name(self) -> &'static str {
         match self {
@@ -54,6 +61,7 @@ impl InputKind {
             InputKind::Lifted => "lifted",
             InputKind::Gradient => "gradient",
             InputKind::Saved => "saved",
+            InputKind::Constant => "constant",
         }
     }
 }

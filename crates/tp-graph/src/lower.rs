@@ -5,6 +5,7 @@ use crate::args::{ArgSource, source};
 use crate::backend::{self, Backend, Lowered, Pending, Region};
 use crate::entity::{Entity, NodeId, ValueId};
 use crate::ir::{Const, Graph, Node, Operand, Output, ValueType};
+use crate::memory::{self, SlotMemory};
 use crate::native::NativeKernel;
 use crate::passes::partition::{self, Break, Part};
 use crate::plan::{
@@ -77,7 +78,7 @@ pub(crate) fn plan(
         absent: backends.iter().map(|b| absence(&**b)).collect(),
         artifacts,
         places: vec![None; graph.values.len()],
-        slots: 0,
+        memory: Vec::new(),
         steps: Vec::new(),
         regions: Vec::new(),
     };
@@ -93,16 +94,18 @@ pub(crate) fn plan(
     }
     let outputs = graph.outputs.iter().map(|o| planner.output(o)).collect::<Result<Vec<OutSrc>>>()?;
     let mut plan = Plan {
-        slots: planner.slots as usize,
+        slots: planner.memory.len(),
         steps: planner.steps,
         outputs,
         regions: planner.regions,
+        memory: planner.memory,
         calls: false,
         shapes: (!graph.symbols.is_empty()).then(|| Arc::new(Shapes::of(&graph.symbols))),
         fast: None,
     };
     plan.calls = plan.steps.iter().any(|s| matches!(s.work, Work::Call(_)));
     free_at_last_use(&mut plan);
+    memory::write_over(&mut plan);
     plan.fast = crate::fast::fast(&plan);
     Ok((plan, partition.breaks))
 }
@@ -123,7 +126,8 @@ struct Planner<'a> {
     absent: Vec<Option<FallbackReason>>,
     artifacts: &'a Artifacts,
     places: Vec<Option<Src>>,
-    slots: u32,
+    /// Of each slot.
+    memory: Vec<SlotMemory>,
     steps: Vec<Step>,
     regions: Vec<PlanRegion>,
 }
@@ -142,7 +146,7 @@ impl Planner<'_> {
         self.step(
             ops,
             backend::NATIVE,
-            FusedStep { inputs, outputs, with: Exec::Rows(Box::new(step)) },
+            FusedStep { inputs, outputs, with: Exec::Rows(Box::new(step)), over: Box::default() },
             None,
         );
         Some(())
@@ -270,7 +274,12 @@ impl Planner<'_> {
     ) -> Result<()> {
         let inputs = region.reads.iter().map(|v| self.src(*v)).collect::<Result<Box<[Src]>>>()?;
         let outputs = region.writes.iter().map(|v| self.out_slot(*v)).collect::<Result<Box<[OutSlot]>>>()?;
-        self.step(region.ops.clone(), executor, FusedStep { inputs, outputs, with }, reason);
+        self.step(
+            region.ops.clone(),
+            executor,
+            FusedStep { inputs, outputs, with, over: Box::default() },
+            reason,
+        );
         Ok(())
     }
 
@@ -382,9 +391,13 @@ impl Planner<'_> {
 
     fn out_slot(&mut self, v: ValueId) -> Result<OutSlot> {
         let promise = self.graph.spec(v).cloned().ok_or_else(|| no_place(v))?;
-        let slot = self.slots;
-        self.slots += 1;
+        let slot = self.memory.len() as u32;
         self.places[v.index()] = Some(Src::Slot(slot));
+        let owner = match self.places[self.graph.root(v).index()] {
+            Some(Src::Slot(owner)) => Some(owner),
+            Some(Src::Input(_)) | None => None,
+        };
+        self.memory.push(SlotMemory { bytes: region::bytes(self.graph, v), owner });
         let shape = Promise::of(&self.graph.symbols, &promise).map(Box::new);
         Ok(OutSlot { slot, promise, shape })
     }

@@ -100,6 +100,12 @@ impl NativeKernel {
         }
     }
 
+    /// Whether outputs may be inputs that they coincide with, element by element. A region that divides integers may need
+    /// its inputs a second time, for its error.
+    pub(crate) fn writes_over(&self) -> bool {
+        self.flat().is_some() && self.dividers.is_empty()
+    }
+
     /// This region as one instruction over few elements; `input` gives the number of the operand that a run will know
     /// input `k` by. None where it is more.
     pub(crate) fn direct(&self, input: impl Fn(usize) -> Option<u32>) -> Option<DirectStep> {

@@ -3,6 +3,7 @@
 
 use crate::backend::{Executor, HostExecutor, Pending};
 use crate::ir::Operand;
+use crate::memory::SlotMemory;
 use crate::native::NativeKernel;
 use crate::raw::RawKernel;
 use crate::rows::RowStep;
@@ -75,6 +76,8 @@ pub(crate) struct FusedStep {
     pub inputs: Box<[Src]>,
     pub outputs: Box<[OutSlot]>,
     pub with: Exec,
+    /// For each output the input whose memory it may be written to, where there is one; empty where there is none at all.
+    pub over: Box<[Option<u32>]>,
 }
 
 pub(crate) enum Exec {
@@ -125,6 +128,8 @@ pub struct Plan {
     pub(crate) steps: Vec<Step>,
     pub(crate) outputs: Vec<OutSrc>,
     pub(crate) regions: Vec<PlanRegion>,
+    /// Of each slot.
+    pub(crate) memory: Vec<SlotMemory>,
     /// Some step goes through the dispatcher.
     pub(crate) calls: bool,
     /// What runs are held to, where sizes are symbolic.

@@ -12,6 +12,7 @@ use tp_dispatch::FallbackReason;
 use tp_expr::ProgramBuilder;
 use tp_tensor::dim::Dims;
 use tp_tensor::iter::LoopNest;
+use tp_tensor::symbols::InputSize;
 use tp_tensor::{Dim, TensorSpec, layout, symbols};
 
 /// The pattern of loops a kernel is made for. Kernels of one program and one pattern serve all sizes.
@@ -160,19 +161,46 @@ fn is_symbolic(spec: &TensorSpec) -> bool {
     symbols::any(&spec.sizes) || symbols::any(&spec.strides)
 }
 
-/// The loops for sizes that are likely: large, and no two alike, so that nothing is merged that usually is not.
-fn sample_space(graph: &Graph, shape: &[i64], inputs: &[TensorSpec]) -> Option<Space> {
+/// Sizes that are likely: large, and no two symbols alike. None where no usual ones are known.
+fn likely(graph: &Graph, raw: &[i64]) -> Option<Dims> {
+    sizes(graph, raw, &|id, size| {
+        let range = size.declared();
+        (1011 + 4 * i128::from(id)).clamp(range.low, range.high)
+    })
+}
+
+/// The sizes with which the graph was captured, as far as they were known then.
+fn captured(graph: &Graph, raw: &[i64]) -> Option<Dims> {
+    sizes(graph, raw, &|_, size| i128::from(size.hint))
+}
+
+/// The bytes of a tensor with those sizes; 0 where they are not known.
+pub(crate) fn bytes(graph: &Graph, v: ValueId) -> u64 {
+    let Some(spec) = graph.spec(v) else { return 0 };
+    let elements = captured(graph, &spec.sizes)
+        .map_or(0, |sizes| sizes.iter().fold(1u64, |n, &size| n.saturating_mul(size.max(0) as u64)));
+    elements.saturating_mul(spec.dtype.itemsize() as u64)
+}
+
+/// Sizes where `of_input` says what the symbols of inputs are; those that only data tell are large.
+fn sizes(graph: &Graph, raw: &[i64], of_input: &dyn Fn(u32, &InputSize) -> i128) -> Option<Dims> {
     let of_inputs = graph.symbols.inputs();
     let value = |id: u32| {
-        let (usual, range) = match Dim::symbol(id).as_unbacked() {
-            Some(unbacked) => (1009 + 4 * i128::from(unbacked), graph.symbols.declared(unbacked)?),
-            None => (1011 + 4 * i128::from(id), of_inputs.get(id as usize)?.declared()),
+        let size = match Dim::symbol(id).as_unbacked() {
+            Some(unbacked) => {
+                let range = graph.symbols.declared(unbacked)?;
+                (1009 + 4 * i128::from(unbacked)).clamp(range.low, range.high)
+            }
+            None => of_input(id, of_inputs.get(id as usize)?),
         };
-        i64::try_from(usual.clamp(range.low, range.high)).ok()
+        i64::try_from(size).ok()
     };
-    let known = |raw: &[i64]| {
-        raw.iter().map(|&d| graph.symbols.poly(Dim::from_raw(d))?.eval(&value)).collect::<Option<Dims>>()
-    };
+    raw.iter().map(|&d| graph.symbols.poly(Dim::from_raw(d))?.eval(&value)).collect()
+}
+
+/// The loops for likely sizes, where nothing is merged that usually is not.
+fn sample_space(graph: &Graph, shape: &[i64], inputs: &[TensorSpec]) -> Option<Space> {
+    let known = |raw: &[i64]| likely(graph, raw);
     let spec =
         |s: &TensorSpec| Some(TensorSpec { sizes: known(&s.sizes)?, strides: known(&s.strides)?, ..*s });
     let shape = known(shape)?;

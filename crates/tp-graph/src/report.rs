@@ -79,6 +79,8 @@ pub struct Explanation {
     pub breaks: Vec<String>,
     pub removed: Vec<Removed>,
     pub regions: Vec<PlannedRegion>,
+    /// What runs keep and write over, a line each.
+    pub memory: Vec<String>,
     pub recompiles: Vec<Recompile>,
 }
 
@@ -118,6 +120,7 @@ impl fmt::Display for Explanation {
         let removed: Vec<String> =
             self.removed.iter().map(|r| format!("{} ({})", r.target, r.pass)).collect();
         section(f, "removed", &removed)?;
+        section(f, "memory", &self.memory)?;
         let recompiles: Vec<String> =
             self.recompiles.iter().map(|r| format!("graph {}: {}", r.graph, r.guard)).collect();
         section(f, "recompiles", &recompiles)

@@ -341,10 +341,23 @@ unsafe fn native(
     inputs: &[&Tensor],
     step: &FusedStep,
 ) -> Result<SmallVec<[Tensor; 2]>> {
-    let outputs = fresh(step)?;
-    // SAFETY: the caller's promise; outputs are fresh.
+    let outputs = if step.over.is_empty() { fresh(step)? } else { over(inputs, step)? };
+    // SAFETY: the caller's promise; outputs are fresh, or inputs of their types that nobody else sees.
     unsafe { kernel.run_unchecked(inputs, &outputs)? };
     Ok(outputs)
+}
+
+/// Outputs in the memory of inputs that this step reads last, where nobody sees those.
+#[cold]
+fn over(inputs: &[&Tensor], step: &FusedStep) -> Result<SmallVec<[Tensor; 2]>> {
+    let place = |(o, k): (&OutSlot, &Option<u32>)| {
+        let operand = k.and_then(|k| inputs.get(k as usize));
+        match operand.filter(|t| t.is_unseen() && t.is_contiguous()) {
+            Some(t) => Ok((*t).clone()),
+            None => Tensor::empty(&o.promise.sizes, o.promise.dtype, o.promise.device),
+        }
+    };
+    Ok(step.outputs.iter().zip(&step.over).map(place).collect::<std::result::Result<_, _>>()?)
 }
 
 type Ran = (SmallVec<[Tensor; 2]>, Arc<CodegenMarker>, Option<FallbackReason>);

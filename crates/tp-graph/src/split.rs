@@ -1,18 +1,34 @@
 //! Splitting a joint graph: the forward graph gives the function's outputs and the values that the backward needs;
 //! the backward graph takes those and the gradients of the outputs. Each saved value is saved once; inputs and
-//! outputs of the function are referred to, not copied.
+//! outputs of the function are referred to, not copied. What the backward makes again instead is `recompute`'s to say.
 
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
 use crate::entity::{Entity, NodeId, ValueId};
 use crate::ir::{Graph, InputKind, Node, Operand, Output};
+use crate::passes::dce;
+use crate::recompute;
 use smallvec::SmallVec;
+use std::fmt;
 use tp_dispatch::{Error, Phase, Result};
+use tp_tensor::counted;
 
 pub(crate) struct Split {
     pub forward: Graph,
     pub backward: Graph,
     /// For each `Saved` input of the backward graph, where the forward run finds it.
     pub saved: Vec<SavedFrom>,
+    pub kept: Kept,
+}
+
+/// What the backward keeps alive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kept {
+    pub values: usize,
+    pub bytes: u64,
+    /// What would be kept if nothing was made again.
+    pub bytes_of_all: u64,
+    /// Calls of the forward that the backward makes again.
+    pub again: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +37,17 @@ pub(crate) enum SavedFrom {
     Input(u32),
     /// An output of the forward graph, one of the function's own or one added for this.
     Output(u32),
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Kept { values, bytes, bytes_of_all, again } = *self;
+        write!(f, "kept for the backward: {} of {bytes} bytes", counted(values, "value"))?;
+        if again > 0 {
+            write!(f, "; it makes {} again, or {bytes_of_all} bytes would be kept", counted(again, "call"))?;
+        }
+        Ok(())
+    }
 }
 
 /// Splits `joint`, whose first `returned` outputs are the function's.
@@ -35,6 +62,8 @@ pub(crate) fn run(joint: &Graph, returned: usize) -> Result<Split> {
         }
     }
     gradients.iter().for_each(|o| o.for_each_value(|v| needed[v.index()] = true));
+    needed.iter_mut().zip(&made_by_forward).for_each(|(needed, made)| *needed &= made);
+    let choice = recompute::choose(joint, &needed, outputs);
 
     let mut forward = Part::new(joint);
     for input in joint.inputs.iter().filter(|i| i.kind != InputKind::Gradient) {
@@ -46,7 +75,7 @@ pub(crate) fn run(joint: &Graph, returned: usize) -> Result<Split> {
     let mut results: Vec<Operand> = outputs.to_vec();
     let mut saved_values: Vec<ValueId> = Vec::new();
     let mut saved: Vec<SavedFrom> = Vec::new();
-    for v in joint.values.ids().filter(|v| needed[v.index()] && made_by_forward[v.index()]) {
+    for v in joint.values.ids().filter(|v| choice.kept[v.index()]) {
         let input = joint.inputs.iter().filter(|i| i.kind != InputKind::Gradient).position(|i| i.value == v);
         let output = results.iter().position(|o| *o == Operand::Value(v));
         saved.push(match (input, output) {
@@ -59,7 +88,11 @@ pub(crate) fn run(joint: &Graph, returned: usize) -> Result<Split> {
         });
         saved_values.push(v);
     }
-    let forward = forward.finish(&results)?;
+    let mut forward = forward.finish(&results)?;
+    if !choice.again.is_empty() {
+        // A call that only the backward needs is made there alone.
+        forward = dce::run(&forward).0;
+    }
 
     let mut backward = Part::new(joint);
     for v in &saved_values {
@@ -73,10 +106,22 @@ pub(crate) fn run(joint: &Graph, returned: usize) -> Result<Split> {
     for input in joint.inputs.iter().filter(|i| i.kind == InputKind::Gradient) {
         backward.input(input.value, &input.name, InputKind::Gradient);
     }
+    for &id in &choice.again {
+        backward.node(id, &joint.nodes[id])?;
+    }
     for (id, node) in joint.nodes.iter().filter(|(_, n)| is_backward(n)) {
         backward.node(id, node)?;
     }
-    Ok(Split { forward, backward: backward.finish(gradients)?, saved })
+    let kept = Kept {
+        values: saved.len(),
+        bytes: choice.bytes,
+        bytes_of_all: choice.bytes_of_all,
+        again: choice.again.len(),
+    };
+    let mut backward = backward.finish(gradients)?;
+    let ids: Vec<NodeId> = backward.nodes.ids().collect();
+    ids.into_iter().for_each(|id| backward.nodes[id].phase = Phase::Backward);
+    Ok(Split { forward, backward, saved, kept })
 }
 
 /// Values that exist once the forward is done.

@@ -5,7 +5,7 @@
 use crate::guard::Place;
 use crate::ir::Graph;
 use crate::plan::Plan;
-use crate::split::SavedFrom;
+use crate::split::{Kept, SavedFrom};
 use crate::stamp::Stamps;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -27,6 +27,7 @@ pub(crate) struct Training {
     /// Types of those gradients.
     pub tangents: Vec<Typed>,
     pub saved: Vec<SavedFrom>,
+    pub kept: Kept,
     /// Types of the saved values.
     pub saved_types: Vec<Typed>,
 }
@@ -156,12 +157,14 @@ fn contiguous(g: &Tensor, spec: &TensorSpec) -> Result<Tensor> {
             format!("gradient of a compiled function's output is {}, expected {spec}", TensorSpec::of(g));
         return Err(Error::autograd("TP3006", message));
     }
-    if g.is_contiguous() {
-        return Ok(g.clone());
-    }
-    let out = Tensor::empty(&spec.sizes, spec.dtype, spec.device)?;
-    let kernel = identity(spec.dtype)?;
-    let sizes: SmallVec<[usize; 6]> = spec.sizes.iter().map(|s| *s as usize).collect();
+    if g.is_contiguous() { Ok(g.clone()) } else { copy(g) }
+}
+
+/// The same values in memory of their own, row by row.
+pub(crate) fn copy(g: &Tensor) -> Result<Tensor> {
+    let out = Tensor::empty(g.sizes(), g.dtype(), g.device())?;
+    let kernel = identity(g.dtype())?;
+    let sizes: SmallVec<[usize; 6]> = g.sizes().iter().map(|s| *s as usize).collect();
     let strides = |t: &Tensor| t.strides().iter().map(|s| *s as isize).collect::<SmallVec<[isize; 6]>>();
     let (from, to) = (strides(g), strides(&out));
     let read = Strided { ptr: g.data_ptr(), strides: &from };

@@ -16,6 +16,7 @@
 //! - `results`: as many results as the schema declares; a list exactly where it declares a list of tensors, a tensor
 //!   exactly where it declares one.
 //! - `effects`: the node's effects are those of its op.
+//! - `constant`: no node writes to a constant.
 //!
 //! Types
 //! - `fake-rule`: where the op's fake rule is native code, running it over the operands' types gives the types of the
@@ -93,6 +94,7 @@ impl Graph {
             v.call(node);
             v.sizes(node);
             v.aliases(node);
+            v.writes(node);
         }
         v.node = None;
         v.outputs();
@@ -376,6 +378,16 @@ impl<'a> Verifier<'a> {
             if let Some(id) = stray {
                 let message = format!("{} is not declared", Dim::symbol(id));
                 self.report("size-known", Some(v), message);
+            }
+        }
+    }
+
+    fn writes(&mut self, node: &Node) {
+        let graph = self.graph;
+        for v in node.written() {
+            let root = graph.root(v);
+            if graph.inputs.iter().any(|i| i.value == root && i.kind == InputKind::Constant) {
+                self.report("constant", Some(v), format!("{v} is written to, and {root} is a constant"));
             }
         }
     }

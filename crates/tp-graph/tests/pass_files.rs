@@ -1,5 +1,5 @@
-//! File tests of passes. A file `passes/NAME.tpg` names a pass and has a graph, and behind `becomes`, `removes`, `parts` and
-//! `breaks` what comes of it. The graphs are verified, and run on numbers before and after: a pass changes no bit of any
+//! File tests of passes. A file `passes/NAME.tpg` names a pass and has a graph, and behind `becomes`, `constants`, `removes`,
+//! `parts`, `breaks` and `memory` what comes of it. The graphs are verified, and run on numbers before and after: a pass changes no bit of any
 //! output, nor of any argument.
 //!
 //!     TPG_UPDATE=1 cargo test -p tp-graph --test pass_files     writes the expectations anew, for reading
@@ -13,21 +13,25 @@ use support::*;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::{Arg, Call, Effects, FakeRule, Result, Rets, Value, dispatcher};
 use tp_graph::args::{ArgSource, source};
-use tp_graph::ir::{Operand, Output};
-use tp_graph::passes::{self, Removed, canonicalize, cse, dce, partition};
+use tp_graph::ir::{InputKind, Operand, Output};
+use tp_graph::passes::fold::{self, Folded};
+use tp_graph::passes::{self, Removed, canonicalize, cse, dce, layout, partition};
 use tp_graph::{Graph, NodeId, ValueId};
 use tp_tensor::Tensor;
 
 type Pass = fn(&Graph) -> (Graph, Vec<Removed>);
 
-const REWRITES: [(&str, Pass); 4] = [
+const REWRITES: [(&str, Pass); 5] = [
     ("canonicalize", canonicalize::run),
     ("cse", cse::run),
     ("dce", dce::run),
+    ("layout", layout::run),
     ("simplify", passes::simplify),
 ];
 
-const SECTIONS: [&str; 4] = ["becomes", "removes", "parts", "breaks"];
+type Fold = fn(&Graph) -> Folded;
+
+const SECTIONS: [&str; 6] = ["becomes", "constants", "removes", "parts", "breaks", "memory"];
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("passes")
@@ -86,8 +90,8 @@ fn ops() {
 
 // --- running ----------------------------------------------------------------------------------------
 
-/// Arguments of the types that the graph has, on numbers with NaN, infinities and -0 among them.
-fn inputs(graph: &Graph) -> Vec<Tensor> {
+/// Arguments of the types that the graph has, on numbers with NaN, infinities and -0 among them; then the constants.
+fn inputs(graph: &Graph, constants: &[Tensor]) -> Vec<Tensor> {
     let special = [1.5, -0.0, f32::NAN, f32::INFINITY, -2.25, 0.0, f32::NEG_INFINITY, 3e38, 1e-40];
     let one = |(k, input): (usize, &tp_graph::ir::Input)| {
         let spec = graph.spec(input.value).expect("inputs are tensors");
@@ -95,12 +99,17 @@ fn inputs(graph: &Graph) -> Vec<Tensor> {
         let numbers: Vec<f32> = (0..n).map(|i| special[(i + 4 * k) % special.len()]).collect();
         tensor(&numbers, &spec.sizes)
     };
-    graph.inputs.iter().enumerate().map(one).collect()
+    let arguments = graph.inputs.iter().filter(|i| i.kind != InputKind::Constant).enumerate().map(one);
+    arguments.chain(constants.iter().cloned()).collect()
 }
 
 /// Output bits, then those of the arguments.
 fn run(graph: &Graph) -> Vec<Vec<u32>> {
-    let given = inputs(graph);
+    run_with(graph, &[])
+}
+
+fn run_with(graph: &Graph, constants: &[Tensor]) -> Vec<Vec<u32>> {
+    let given = inputs(graph, constants);
     let mut known: HashMap<ValueId, Tensor> = HashMap::new();
     for (input, t) in graph.inputs.iter().zip(&given) {
         known.insert(input.value, t.clone());
@@ -129,7 +138,8 @@ fn run(graph: &Graph) -> Vec<Vec<u32>> {
     }
     let bits = |t: &Tensor| values(t).into_iter().map(f32::to_bits).collect();
     let outputs = graph.outputs.iter().filter_map(Operand::value).map(|v| bits(&known[&v]));
-    outputs.chain(given.iter().map(bits)).collect()
+    let arguments = &given[..given.len() - constants.len()];
+    outputs.chain(arguments.iter().map(bits)).collect()
 }
 
 // --- the runner -------------------------------------------------------------------------------------
@@ -137,6 +147,40 @@ fn run(graph: &Graph) -> Vec<Vec<u32>> {
 fn section(name: &str, lines: impl IntoIterator<Item = String>) -> String {
     let lines: Vec<String> = lines.into_iter().map(|l| format!("\n  {l}")).collect();
     if lines.is_empty() { String::new() } else { format!("{name}{}\n\n", lines.concat()) }
+}
+
+fn folded(graph: &Graph, fold: Fold) -> std::result::Result<String, String> {
+    let Folded { graph: after, constants, removed } = fold(graph);
+    let violations = after.verify();
+    let kinds = after.inputs.iter().filter(|i| i.kind == InputKind::Constant);
+    if !violations.is_empty() || kinds.count() != constants.len() {
+        return Err(format!("the result breaks rules: {violations:?}\n{}", after.text()));
+    }
+    if !graph.nodes.values().any(|n| n.effects.random) {
+        let (before, bits) = (run(graph), || run_with(&after, &constants));
+        if bits() != before || bits() != before {
+            return Err(format!(
+                "the result computes something else, at the latest in a second run:\n{}",
+                after.text()
+            ));
+        }
+    }
+    let again = fold::run(&after);
+    if again.graph != after {
+        return Err(format!("what is folded folds again:\n{}", again.graph.text()));
+    }
+    let numbers = |(k, t): (usize, &Tensor)| format!("{k}: {:?}", values(t));
+    let removes = removed.iter().map(|r| format!("{}: {}", r.target, r.pass));
+    Ok(became(graph, &after)
+        + &section("constants", constants.iter().enumerate().map(numbers))
+        + &section("removes", removes))
+}
+
+fn became(graph: &Graph, after: &Graph) -> String {
+    match after.text() == graph.text() {
+        true => section("becomes", ["the same".to_string()]),
+        false => format!("becomes\n\n{}\n", after.text()),
+    }
 }
 
 fn rewritten(graph: &Graph, pass: Pass) -> std::result::Result<String, String> {
@@ -148,12 +192,12 @@ fn rewritten(graph: &Graph, pass: Pass) -> std::result::Result<String, String> {
     if !graph.nodes.values().any(|n| n.effects.random) && run(graph) != run(&after) {
         return Err(format!("the result computes something else:\n{}", after.text()));
     }
-    let becomes = match after.text() == graph.text() {
-        true => section("becomes", ["the same".to_string()]),
-        false => format!("becomes\n\n{}\n", after.text()),
-    };
+    let again = pass(&after).0;
+    if again.text() != after.text() {
+        return Err(format!("a second time it changes more:\n{}", again.text()));
+    }
     let removes = removed.iter().map(|r| format!("{}: {}", r.target, r.pass));
-    Ok(becomes + &section("removes", removes))
+    Ok(became(graph, &after) + &section("removes", removes))
 }
 
 fn partitioned(graph: &Graph) -> std::result::Result<String, String> {
@@ -191,7 +235,7 @@ fn runnable(graph: &Graph, found: &partition::Partition) -> std::result::Result<
     }
 }
 
-fn outcome(case: &Case<'_>, passes: &[(&str, Pass)]) -> std::result::Result<String, String> {
+fn outcome(case: &Case<'_>, passes: &[(&str, Pass)], fold: Fold) -> std::result::Result<String, String> {
     ops();
     let graph = Graph::parse(case.before).map_err(|e| format!("the graph does not read: {e}"))?;
     let violations = graph.verify();
@@ -201,16 +245,20 @@ fn outcome(case: &Case<'_>, passes: &[(&str, Pass)]) -> std::result::Result<Stri
     let found = match passes.iter().find(|(name, _)| *name == case.pass) {
         Some((_, pass)) => rewritten(&graph, *pass),
         None if case.pass == "partition" => partitioned(&graph),
+        None if case.pass == "fold" => folded(&graph, fold),
+        None if case.pass == "memory" => tp_graph::memory::text(&graph, &[])
+            .map(|lines| section("memory", lines))
+            .map_err(|e| e.to_string()),
         None => Err(format!("no pass is named {}", case.pass)),
     };
     found.map(|text| text.trim().to_string())
 }
 
-fn failures(passes: &[(&str, Pass)]) -> Vec<String> {
+fn failures(passes: &[(&str, Pass)], fold: Fold) -> Vec<String> {
     let mut out = Vec::new();
     for (name, text) in files() {
         let case = read(&text);
-        match outcome(&case, passes) {
+        match outcome(&case, passes, fold) {
             Ok(got) if got == case.expected => {}
             Ok(got) => out.push(format!("{name}: expected\n{}\ngot\n{got}", case.expected)),
             Err(why) => out.push(format!("{name}: {why}")),
@@ -224,19 +272,19 @@ fn passes_do_what_their_files_say() {
     if std::env::var_os("TPG_UPDATE").is_some() {
         for (name, text) in files() {
             let case = read(&text);
-            let got = outcome(&case, &REWRITES).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let got = outcome(&case, &REWRITES, fold::run).unwrap_or_else(|e| panic!("{name}: {e}"));
             let whole = format!("{}pass: {}\n\n{}\n\n{got}\n", case.head, case.pass, case.before);
             fs::write(folder().join(format!("{name}.tpg")), whole).unwrap();
         }
     }
-    let wrong = failures(&REWRITES);
+    let wrong = failures(&REWRITES, fold::run);
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
 #[test]
 fn every_pass_has_files() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join("passes");
-    let parts = ["mod", "rewrite", "sizes"];
+    let parts = ["mod", "identity", "rewrite", "sizes"];
     let name = |p: PathBuf| p.file_stem().unwrap().to_string_lossy().into_owned();
     let passes = fs::read_dir(sources).unwrap().map(|e| name(e.unwrap().path()));
     let texts = files();
@@ -249,7 +297,7 @@ fn every_pass_has_files() {
 // --- planted passes ---------------------------------------------------------------------------------
 
 /// Passes that are wrong in one way each; the files of the pass in whose place they stand notice.
-const PLANTED: [(&str, &str, Pass); 7] = [
+const PLANTED: [(&str, &str, Pass); 9] = [
     ("canonicalize", "adding zero is no identity: -0 becomes 0", |g| {
         replaced(g, |n| n.starts_with("tp::add.Scalar"), "0.0")
     }),
@@ -260,6 +308,12 @@ const PLANTED: [(&str, &str, Pass); 7] = [
     ("cse", "it merges whatever has one name and one first operand", merged),
     ("dce", "it drops nothing", |g| (g.clone(), Vec::new())),
     ("dce", "it drops calls whose results nobody reads, whatever they do", unread),
+    ("layout", "it takes every view for what it is a view of", |g| {
+        let view =
+            |n: &tp_graph::ir::Node| n.defined().next().and_then(|v| g.values[v].alias).map(|a| Some(a.of()));
+        (without(g, view), Vec::new())
+    }),
+    ("layout", "it does nothing", |g| (g.clone(), Vec::new())),
     ("simplify", "it forgets to list what went", |g| (passes::simplify(g).0, Vec::new())),
 ];
 
@@ -267,9 +321,33 @@ const PLANTED: [(&str, &str, Pass); 7] = [
 fn a_planted_wrong_pass_is_caught() {
     for (name, what, wrong) in PLANTED {
         let planted = REWRITES.map(|(n, pass)| if n == name { (n, wrong) } else { (n, pass) });
-        let found = failures(&planted);
+        let found = failures(&planted, fold::run);
         assert!(!found.is_empty(), "nobody notices that {what}");
         assert!(found.iter().all(|f| f.starts_with(&name[..3])), "{what}: {}", found.join("\n"));
+    }
+}
+
+#[test]
+fn a_planted_wrong_fold_is_caught() {
+    let wrong: [(&str, Fold); 4] = [
+        ("it folds nothing", |g| Folded { graph: g.clone(), constants: Vec::new(), removed: Vec::new() }),
+        ("its constants are zeros", |g| {
+            let mut folded = fold::run(g);
+            folded.constants = folded.constants.iter().map(|c| op("tp::zeros_like", &[t(c)])).collect();
+            folded
+        }),
+        ("-0 becomes 0", |g| {
+            let mut folded = fold::run(g);
+            folded.constants =
+                folded.constants.iter().map(|c| op("tp::add.Scalar", &[t(c), num(0.0)])).collect();
+            folded
+        }),
+        ("it forgets to list what went", |g| Folded { removed: Vec::new(), ..fold::run(g) }),
+    ];
+    for (what, fold) in wrong {
+        let found = failures(&REWRITES, fold);
+        assert!(!found.is_empty(), "nobody notices that {what}");
+        assert!(found.iter().all(|f| f.starts_with("fold")), "{what}: {}", found.join("\n"));
     }
 }
 
@@ -307,7 +385,7 @@ fn without(graph: &Graph, keep: impl Fn(&tp_graph::ir::Node) -> Option<Option<Va
         }
     }
     let mut text = lines.join("\n") + "\n";
-    for (old, new) in renames {
+    for (old, new) in renames.into_iter().rev() {
         text = substituted(&text, &old, &new);
     }
     Graph::parse(&renumbered(&text)).unwrap_or_else(|e| panic!("{e}\n{text}"))

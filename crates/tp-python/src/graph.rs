@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tp_dispatch::{Error, Value};
 use tp_graph::ValueId;
 use tp_graph::capture;
-use tp_graph::ir::{Const, Graph, InputKind, Node, Operand, ValueType};
+use tp_graph::ir::{Const, Graph, Node, Operand, ValueType};
 use tp_tensor::{Tensor, symbols};
 
 /// A captured program in SSA form. `str(graph)` is its text, `tensorplay.graph.parse` reads it back.
@@ -103,13 +103,14 @@ impl PyGraph {
         guarded(|| Ok(self.backward.clone().map(|g| PyGraph::new(g, None, Vec::new()))))
     }
 
-    /// The tensors that the function reached on its own, by the name of their value (`"%1"`), in the order of the inputs.
+    /// The tensors that the function reached on its own, and those computed with the graph, by the name of their value
+    /// (`"%1"`), in the order of the inputs.
     /// Empty for a graph that was read from text.
     #[getter]
     fn constants<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         guarded(|| {
             let found = PyDict::new(py);
-            let inputs = self.graph.inputs.iter().filter(|i| i.kind == InputKind::Lifted);
+            let inputs = self.graph.inputs.iter().filter(|i| i.kind.is_held());
             for (input, tensor) in inputs.zip(&self.lifted) {
                 found.set_item(input.value.to_string(), crate::tensor::wrap(py, tensor.clone())?)?;
             }
@@ -117,7 +118,7 @@ impl PyGraph {
         })
     }
 
-    /// The same graph over these tensors, one per input that is lifted, in order.
+    /// The same graph over these tensors, one per input that is lifted or constant, in order.
     fn _with_constants(&self, tensors: Vec<Bound<'_, PyAny>>) -> PyResult<PyGraph> {
         guarded(|| {
             let lifted = tensors.iter().map(crate::tensor::tensor_of).collect::<PyResult<Vec<_>>>()?;

@@ -1,23 +1,25 @@
 //! Exact simplifications: a pointwise call whose scalar function is the identity (`x * 1`, `x - 0`, a copy, a cast to
-//! the dtype it has) gives way to its operand. Exact means every bit of every result, NaN and -0 included: `x + 0` is
-//! not among them. The copy stays where somebody could tell it from the original.
+//! the dtype it has, `where(c, x, x)`), alone or together with the call that made its operand (`--x`, a cast there and
+//! back, `abs(abs(x))`), gives way to what it equals. `identity` has the list. The copy stays where somebody could tell it
+//! from the original: it is returned, one of the two is written to, or a kernel of the user's reads it.
 
 use super::rewrite::Rewrite;
-use super::{Memory, Removed};
+use super::{Memory, Removed, identity};
 use crate::entity::ValueId;
-use crate::ir::{Graph, Node};
-use crate::pointwise;
-use tp_expr::{Prim, Program, ProgramBuilder};
-use tp_tensor::{DType, Scalar};
+use crate::ir::{Def, Graph, Node};
+use crate::pointwise::{self, PointwiseNode};
+use smallvec::SmallVec;
+use tp_expr::{ExprError, Prim, ProgramBuilder};
+use tp_tensor::TensorSpec;
 
 pub fn run(graph: &Graph) -> (Graph, Vec<Removed>) {
     let memory = Memory::of(graph);
     let mut rewrite = Rewrite::new(graph);
     for (id, node) in graph.nodes.iter() {
-        let Some((result, operand)) = identity(graph, node) else { continue };
-        let told_apart = memory.is_written(result) || memory.is_written(operand) || memory.escapes(result);
-        if !told_apart && graph.values[result].ty == graph.values[operand].ty {
-            rewrite.replace(result, operand);
+        let Some((result, equal)) = equal(graph, node, &memory, &rewrite) else { continue };
+        let told_apart = memory.is_written(result) || memory.escapes(result) || memory.is_shown(result);
+        if !told_apart && graph.values[result].ty == graph.values[equal].ty {
+            rewrite.replace(result, equal);
             rewrite.drop_node(id);
         }
     }
@@ -25,37 +27,66 @@ pub fn run(graph: &Graph) -> (Graph, Vec<Removed>) {
     if removed.is_empty() { (graph.clone(), removed) } else { (rewrite.finish(), removed) }
 }
 
-/// The result of a node and the operand it always equals, if there is one.
-fn identity(graph: &Graph, node: &Node) -> Option<(ValueId, ValueId)> {
-    let expr = pointwise::expression(graph, node).ok()?;
-    let mut builder = ProgramBuilder::new();
-    let mut operands: Vec<ValueId> = Vec::new();
-    let value = expr.apply(&mut builder, |builder, v, spec| {
-        operands.push(v);
-        builder.input(spec.dtype)
+/// The result of a node and the value it always equals, if there is one: an operand, or an operand of the call that made
+/// one of its operands. Nothing writes to any of them.
+fn equal(graph: &Graph, node: &Node, memory: &Memory, rewrite: &Rewrite<'_>) -> Option<(ValueId, ValueId)> {
+    let outer = pointwise::expression(graph, node).ok()?;
+    let of = |maker: Option<&PointwiseNode<'_>>| {
+        composed(&outer, maker, rewrite).ok().flatten().filter(|v| !memory.is_written(*v))
+    };
+    let found = of(None).or_else(|| {
+        let mut operands: SmallVec<[ValueId; 4]> = SmallVec::new();
+        node.for_each_use(|v| operands.push(rewrite.resolve(v)));
+        let made = operands.into_iter().filter(|v| !memory.is_written(*v));
+        let makers = made.filter_map(|v| match graph.values[v].def {
+            Def::Node(n) => pointwise::expression(graph, &graph.nodes[n]).ok(),
+            Def::Input(_) => None,
+        });
+        makers.into_iter().find_map(|maker| of(Some(&maker)))
     });
-    let program = builder.finish(&[value.ok()?]).ok()?;
-    let input = identity_input(&program)?;
-    Some((expr.result, *operands.get(input)?))
+    found.map(|v| (outer.result, v))
 }
 
-/// Which input the one output of the program equals.
-fn identity_input(program: &Program) -> Option<usize> {
-    let at = |id: u32| &program.instrs()[id as usize];
-    let out = at(*program.outputs().first()?);
-    let input = |id: u32| (at(id).prim == Prim::Input).then(|| at(id).imm as usize);
-    let constant = |id: u32, is: Scalar| at(id).prim == Prim::Const && at(id).imm == is.to_bits(at(id).dtype);
-    let one = if out.dtype.is_float() { Scalar::Float(1.0) } else { Scalar::Int(1) };
-    let zero = if out.dtype.is_float() { Scalar::Float(0.0) } else { Scalar::Int(0) };
-    match (out.prim, out.args()) {
-        (Prim::Input, _) => Some(out.imm as usize),
-        (_, _) if out.dtype == DType::Bool => None,
-        (Prim::Mul, &[a, b]) if constant(b, one) => input(a),
-        (Prim::Mul, &[a, b]) if constant(a, one) => input(b),
-        (Prim::Div, &[a, b]) if constant(b, one) => input(a),
-        // x - (+0) keeps -0 and NaN; x + (+0) does not keep -0.
-        (Prim::Sub, &[a, b]) if constant(b, zero) => input(a),
-        (Prim::Add, &[a, b]) if constant(b, Scalar::Float(-0.0)) && out.dtype.is_float() => input(a),
-        _ => None,
+/// The program of a node, over that of the node that made an operand, if one is given; what it always equals.
+fn composed(
+    outer: &PointwiseNode<'_>,
+    maker: Option<&PointwiseNode<'_>>,
+    rewrite: &Rewrite<'_>,
+) -> Result<Option<ValueId>, ExprError> {
+    let mut builder = ProgramBuilder::new();
+    let mut reads = Reads { rewrite, inputs: Vec::new(), made: None };
+    if let Some(maker) = maker {
+        let id = maker.apply(&mut builder, |builder, v, spec| reads.value(builder, v, spec))?;
+        reads.made = Some((maker.result, id));
+    }
+    let out = outer.apply(&mut builder, |builder, v, spec| reads.value(builder, v, spec))?;
+    let outputs: SmallVec<[u32; 2]> = [out].into_iter().chain(reads.made.map(|(_, id)| id)).collect();
+    let program = builder.finish(&outputs)?;
+    let Some(equal) = identity::of(&program) else { return Ok(None) };
+    let instr = program.instrs()[equal as usize];
+    Ok(match instr.prim {
+        Prim::Input => reads.inputs.get(instr.imm as usize).map(|(v, _)| *v),
+        _ => reads.made.map(|(v, _)| v),
+    })
+}
+
+/// What a program reads: each value once.
+struct Reads<'a, 'g> {
+    rewrite: &'a Rewrite<'g>,
+    /// In the order of the program's inputs.
+    inputs: Vec<(ValueId, u32)>,
+    /// A result that the program computes, for those who read it.
+    made: Option<(ValueId, u32)>,
+}
+
+impl Reads<'_, '_> {
+    fn value(&mut self, builder: &mut ProgramBuilder, v: ValueId, spec: &TensorSpec) -> u32 {
+        let v = self.rewrite.resolve(v);
+        if let Some((_, id)) = self.inputs.iter().chain(&self.made).find(|(known, _)| *known == v) {
+            return *id;
+        }
+        let id = builder.input(spec.dtype);
+        self.inputs.push((v, id));
+        id
     }
 }

@@ -5,15 +5,21 @@
 pub mod canonicalize;
 pub mod cse;
 pub mod dce;
+pub mod fold;
+mod identity;
+pub mod layout;
 pub mod partition;
 mod rewrite;
 pub(crate) mod sizes;
 
 pub(crate) use rewrite::Rewrite;
 
+use crate::backend::NATIVE;
 use crate::entity::{Entity, ValueId};
-use crate::ir::Graph;
+use crate::ir::{Graph, Node};
+use std::sync::Arc;
 use tp_dispatch::host::Location;
+use tp_dispatch::{DispatchKey, OpDef, OpHandle};
 
 /// A call that a pass dropped.
 #[derive(Clone, PartialEq, Debug)]
@@ -34,18 +40,30 @@ impl Removed {
 pub fn simplify(graph: &Graph) -> (Graph, Vec<Removed>) {
     let _table = tp_tensor::symbols::enter(graph.symbols.clone());
     let (graph, mut removed) = canonicalize::run(graph);
+    let (graph, views) = layout::run(&graph);
     let (graph, merged) = cse::run(&graph);
     let (graph, dead) = dce::run(&graph);
+    removed.extend(views);
     removed.extend(merged);
     removed.extend(dead);
     (graph, removed)
 }
 
-/// Which storages a graph writes to, and which it hands out; both by the value that owns the storage.
+/// The op of a call that no kernel but the library's own can run on the CPU.
+pub(crate) fn own_kernel(node: &Node) -> Option<(OpHandle, Arc<OpDef>)> {
+    let op = node.target.op()?;
+    let def = op.def()?;
+    let native = || op.kernels().iter().all(|k| &*k.provenance.executor == NATIVE);
+    (!def.custom && op.runs_own_kernel(&def, DispatchKey::Cpu) && native()).then_some((op, def))
+}
+
+/// Which storages a graph writes to, which it hands out, and which kernels of the user's see; all by the value that owns
+/// the storage.
 pub(crate) struct Memory {
     roots: Vec<ValueId>,
     written: Vec<bool>,
     escapes: Vec<bool>,
+    shown: Vec<bool>,
 }
 
 impl Memory {
@@ -56,8 +74,15 @@ impl Memory {
         for (v, data) in graph.values.iter() {
             roots.push(data.alias.map_or(v, |a| roots.get(a.of().index()).copied().unwrap_or(v)));
         }
-        let mut memory = Memory { roots, written: vec![false; n], escapes: vec![false; n] };
+        let mut memory =
+            Memory { roots, written: vec![false; n], escapes: vec![false; n], shown: vec![false; n] };
         for node in graph.nodes.values() {
+            if own_kernel(node).is_none() {
+                node.for_each_use(|v| {
+                    let root = memory.root(v);
+                    memory.shown[root.index()] = true;
+                });
+            }
             for v in node.written() {
                 let root = memory.root(v);
                 memory.written[root.index()] = true;
@@ -80,6 +105,11 @@ impl Memory {
 
     pub fn escapes(&self, v: ValueId) -> bool {
         self.escapes[self.root(v).index()]
+    }
+
+    /// Whether a kernel that is not the library's own reads it: one may keep what it is given, or ask which tensor it is.
+    pub fn is_shown(&self, v: ValueId) -> bool {
+        self.shown[self.root(v).index()]
     }
 
     pub fn set_escapes(&mut self, v: ValueId) {

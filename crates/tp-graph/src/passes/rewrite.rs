@@ -1,8 +1,9 @@
-//! Rebuilding a graph without some of its nodes and with some values replaced by earlier ones. Ids stay dense.
+//! Rebuilding a graph without some of its nodes and with some values replaced: by earlier ones, or by inputs. Ids stay
+//! dense.
 
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
 use crate::entity::{Entity, NodeId, ValueId};
-use crate::ir::{Graph, Output};
+use crate::ir::{Graph, InputKind, Output};
 use smallvec::SmallVec;
 
 /// What to change: nodes to leave out, and for a value the earlier value that takes its place.
@@ -10,11 +11,21 @@ pub(crate) struct Rewrite<'g> {
     graph: &'g Graph,
     drop: Vec<bool>,
     replace: Vec<Option<ValueId>>,
+    /// Values that become inputs behind the graph's own, and their names.
+    constants: Vec<(ValueId, String)>,
+    /// Nodes that read another value in place of an operand.
+    operands: Vec<(NodeId, ValueId, ValueId)>,
 }
 
 impl<'g> Rewrite<'g> {
     pub fn new(graph: &'g Graph) -> Rewrite<'g> {
-        Rewrite { graph, drop: vec![false; graph.nodes.len()], replace: vec![None; graph.values.len()] }
+        Rewrite {
+            graph,
+            drop: vec![false; graph.nodes.len()],
+            replace: vec![None; graph.values.len()],
+            constants: Vec::new(),
+            operands: Vec::new(),
+        }
     }
 
     pub fn drop_node(&mut self, node: NodeId) {
@@ -24,6 +35,21 @@ impl<'g> Rewrite<'g> {
     /// `by` is defined before `value`.
     pub fn replace(&mut self, value: ValueId, by: ValueId) {
         self.replace[value.index()] = Some(by);
+    }
+
+    /// `value`, whose node is left out, is an input of kind `Constant`.
+    pub fn constant(&mut self, value: ValueId, name: String) {
+        self.constants.push((value, name));
+    }
+
+    /// `node` reads `by`, which is defined before it, in place of its operand `old`, and its results are views of it where
+    /// they were of `old`.
+    pub fn operand(&mut self, node: NodeId, old: ValueId, by: ValueId) {
+        self.operands.push((node, old, by));
+    }
+
+    pub fn has_operands(&self) -> bool {
+        !self.operands.is_empty()
     }
 
     /// The value that stands for `value` after the replacements.
@@ -49,11 +75,19 @@ impl<'g> Rewrite<'g> {
             let alias = data.alias.map(|a| a.map(|v| ids[v.index()]));
             ids[input.value.index()] = builder.input(input.name.clone(), input.kind, data.ty.clone(), alias);
         }
+        for (value, name) in &self.constants {
+            let ty = graph.values[*value].ty.clone();
+            ids[value.index()] = builder.input(name.as_str(), InputKind::Constant, ty, None);
+        }
         for (id, node) in graph.nodes.iter() {
             if self.drop[id.index()] {
                 continue;
             }
-            let rename = |v: ValueId| ids[self.resolve(v).index()];
+            let read = |v: ValueId| {
+                let other = self.operands.iter().find(|(node, old, _)| *node == id && *old == v);
+                other.map_or(v, |(_, _, by)| *by)
+            };
+            let rename = |v: ValueId| ids[self.resolve(read(v)).index()];
             let value = |v: ValueId| {
                 let data = &graph.values[v];
                 NewValue { ty: data.ty.clone(), alias: data.alias.map(|a| a.map(rename)) }

@@ -69,8 +69,9 @@ fn compile_function<'py>(
     })
 }
 
-fn graph_of(entry: &tp_graph::Entry) -> PyGraph {
-    PyGraph::new(entry.graph().clone(), entry.backward_graph().cloned(), entry.lifted().to_vec())
+fn graph_of(py: Python<'_>, entry: &tp_graph::Entry) -> PyResult<PyGraph> {
+    let held = entry.held().map_err(|e| crate::error::to_py(py, e))?;
+    Ok(PyGraph::new(entry.graph().clone(), entry.backward_graph().cloned(), held))
 }
 
 /// The graphs captured so far: one per entry, with `.backward` for training entries.
@@ -78,7 +79,7 @@ fn graph_of(entry: &tp_graph::Entry) -> PyGraph {
 fn compiled_graphs(compiled: &Bound<'_, PyAny>) -> PyResult<Vec<PyGraph>> {
     guarded(|| {
         let core = object::core(compiled)?;
-        Ok(core.entries().iter().map(|e| graph_of(e)).collect())
+        core.entries().iter().map(|e| graph_of(compiled.py(), e)).collect()
     })
 }
 
@@ -163,13 +164,14 @@ fn explanation_object<'py>(
     core: &CompiledFunction,
     e: Explanation,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let graphs: Vec<PyGraph> = core.entries().iter().map(|e| graph_of(e)).collect();
+    let graphs = core.entries().iter().map(|e| graph_of(py, e)).collect::<PyResult<Vec<_>>>()?;
     let kwargs = PyDict::new(py);
     kwargs.set_item("graphs", graphs)?;
     kwargs.set_item("guards", e.guards.concat())?;
     kwargs.set_item("breaks", e.breaks)?;
     kwargs.set_item("removed", e.removed.iter().map(|r| r.target.to_string()).collect::<Vec<_>>())?;
     kwargs.set_item("regions", e.regions.iter().map(planned).collect::<Vec<_>>())?;
+    kwargs.set_item("memory", e.memory)?;
     let recompiles = e.recompiles.iter().map(|r| format!("graph {}: {}", r.graph, r.guard));
     kwargs.set_item("recompiles", recompiles.collect::<Vec<_>>())?;
     report::class(py, "Explanation")?.call((), Some(&kwargs))

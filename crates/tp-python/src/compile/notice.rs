@@ -24,7 +24,10 @@ pub fn built(
     let reasons = reasons.map(|(line, reason)| Ok((line, reason_object(py, reason)?)));
     let reasons = reasons.collect::<PyResult<Vec<_>>>()?;
     let observe = observe(py)?;
-    let shown = observe.call_method0("shows_graphs")?.is_truthy()?.then(|| (graph_of(entry), entry.guards()));
+    let shown = match observe.call_method0("shows_graphs")?.is_truthy()? {
+        true => Some((graph_of(py, entry)?, entry.guards())),
+        false => None,
+    };
     let args = (func, entry.number(), core.missed(entry.number()), reasons, shown);
     observe.call_method1("built", args).map(drop)
 }
