@@ -6,9 +6,11 @@ Nothing here decides policy; `conftest.py` turns an absent capability into a vis
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,24 @@ def _module(name: str) -> Callable[[], Found]:
     return probe
 
 
+def _memory(gib: int) -> Callable[[], Found]:
+    def probe() -> Found:
+        try:
+            text = Path("/proc/meminfo").read_text()
+        except OSError:
+            return Found(False, "the system does not say how much memory there is")
+        free = int(re.search(r"MemAvailable:\s*(\d+)", text)[1]) >> 20
+        return (
+            Found(True) if free >= gib else Found(False, f"{free} GiB of memory are free, {gib} are needed")
+        )
+
+    return probe
+
+
 # Capabilities of the machine. Those of the library (native, tvm, triton, cuda, ...) come from the library.
 TOOLS: dict[str, Callable[[], Found]] = {
     "cargo": _program("cargo"),
+    "memory": _memory(12),
     "notebook": _module("nbclient"),
     "sklearn": _module("sklearn"),
     "valgrind": _program("valgrind"),

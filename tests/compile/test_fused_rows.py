@@ -144,14 +144,97 @@ def test_a_division_by_zero_names_its_op() -> None:
         tp.compile(lambda x: tp.sum(x // (x - 1), axis=-1))(x)
 
 
+REASON = "works over rows: native code runs it and the pointwise ops before it in one step"
+
+
 @pytest.mark.requires("tvm")
-def test_tvm_declines_the_row_op_with_a_reason() -> None:
-    """5.4: where TVM was asked for, it gets the chain, and the report says why not the sum."""
-    x, fn = sample((1024, 1024)), lambda x: tp.sum(tp.tanh(x) * 2.0, axis=-1)
-    got, report = tp.compile(fn, backend="tvm", on_fallback="record").run(x)
-    assert [r.marker.executor for r in report.forward] == ["tvm", "native"]
-    assert report.forward[1].reason.kind == "UnsupportedOp"
+@pytest.mark.parametrize("name", ROWS)
+def test_tvm_leaves_a_chain_and_the_op_over_its_rows_to_native_code(name: str) -> None:
+    """5.4: one native step that says whose turn it was, naming the reduction; no kernel is made; strict runs raise."""
+    x, fn = sample((1024, 1024)), lambda x: ROWS[name](tp.tanh(x) * 2.0)
+    compiled = tp.compile(fn, backend="tvm", on_fallback="record")
+    got, report = compiled.run(x)
+    (region,) = report.forward
+    assert [op.split(".")[0] for op in region.ops] == ["tp::tanh", "tp::mul", f"tp::{name}"]
+    assert region.marker.executor == "native"
+    assert region.marker.proof.startswith("tile:")
+    assert (region.reason.kind, region.reason.op.split(".")[0]) == ("UnsupportedOp", f"tp::{name}")
+    assert f"tp::{name}.default: {REASON}" in str(region.reason)
+    assert compiled.builds == []
     assert same(got, fn(x))
+    with pytest.raises(tp.errors.FallbackError, match=f"tp::{name}.default: {REASON}"):
+        tp.compile(fn, backend="tvm", on_fallback="error")(x)
+
+
+@pytest.mark.requires("tvm")
+def test_tvm_leaves_rows_in_a_backward_too(ns: str) -> None:
+    """5.4: a backward rule that sums products over rows is one native step, beside a chain that stays TVM's."""
+
+    @tp.library.custom_op(f"{ns}::scaled", mutates_args=())
+    def scaled(x: tp.Tensor, factor: tp.Tensor) -> tp.Tensor:
+        return x * factor
+
+    scaled.register_fake(lambda x, factor: tp.empty_like(x))
+
+    def backward(ctx, grad: tp.Tensor) -> tuple[tp.Tensor, tp.Tensor]:
+        x, factor = ctx.saved_tensors
+        return grad * factor, tp.sum(grad * x * 0.5, axis=-1, keepdims=True) * 2.0
+
+    scaled.register_autograd(
+        backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+    )
+    data = tp.where(tp.isfinite(sample((1024, 600))), 0.5, 0.25).numpy()
+    fn = lambda x, factor: tp.mean(scaled(tp.tanh(x) * 2.0, factor) * x, axis=-1)  # noqa: E731
+    compiled = tp.compile(fn, backend="tvm", on_fallback="record")
+    grads = []
+    for run in (fn, compiled):
+        factor = tp.full((1024, 1), 0.75).requires_grad_()
+        run(tp.tensor(data), factor).backward(tp.ones((1024,)))
+        grads.append(factor.grad)
+    assert same(*grads)
+    report = compiled.last_run
+    for runs, op in ((report.forward, "mean"), (report.backward, "sum")):
+        fused = [run for run in runs if run.ops[-1].startswith(f"tp::{op}.") and len(run.ops) > 1]
+        assert [run.marker.executor for run in fused] == ["native"], runs
+        assert f"tp::{op}.default: {REASON}" in str(fused[0].reason)
+        assert any(run.marker.executor == "tvm" and run.reason is None for run in runs)
+
+
+@pytest.mark.requires("tvm")
+def test_a_chain_before_few_rows_stays_with_tvm() -> None:
+    """5.4: what is not worth one native step is TVM's chain and a call; so are rows longer than a block."""
+    for shape in ((8, 9), (3, 300_000)):
+        x, fn = sample(shape), lambda x: tp.sum(tp.tanh(x) * 2.0, axis=-1)
+        got, report = tp.compile(fn, backend="tvm", on_fallback="record").run(x)
+        assert [r.marker.executor for r in report.forward] == ["tvm", "native"]
+        assert (report.forward[1].reason.kind, report.forward[1].reason.op.split(".")[0]) == (
+            "UnsupportedOp",
+            "tp::sum",
+        )
+        assert same(got, fn(x))
+
+
+def test_an_absent_backend_does_not_take_a_fused_row_apart() -> None:
+    """5.3: a backend that is not there is the reason of one step; one that is there gets the chain."""
+    from backends.numpy_backend import NumPy
+
+    class Absent(NumPy):
+        def probe(self) -> str | None:
+            return "no such machine"
+
+    x, fn = sample((1024, 512)), lambda x: tp.sum(x * 2.0, axis=-1)
+    for kind, executors, reason in (
+        (Absent, ["native"], "no such machine"),
+        (NumPy, ["rows_plugged", "native"], "not pointwise"),
+    ):
+        tp.backends.register("rows_plugged", kind)
+        try:
+            got, report = tp.compile(fn, backend="rows_plugged", on_fallback="record").run(x)
+        finally:
+            tp.backends.unregister("rows_plugged")
+        assert [r.marker.executor for r in report.forward] == executors
+        assert reason in str(report.forward[-1].reason)
+        assert same(got, fn(x))
 
 
 def test_gradients_of_a_fused_row_are_eagers() -> None:

@@ -1,4 +1,4 @@
-//! The float32 transcendentals, each one written once over an `Algebra`: as instructions for backends
+//! The float32 transcendentals, and those of float64 that are no calls of the C library (`wide`), each one written once over an `Algebra`: as instructions for backends
 //! (`Program::expand`) and as inlined code for the native executors. Error bounds are stated at each function and
 //! held by the tests here.
 
@@ -6,8 +6,10 @@ pub mod algebra;
 mod double;
 mod single;
 mod trig;
+mod wide;
 
 use algebra::Algebra;
+pub use wide::expand_wide;
 
 use crate::prim::Prim;
 

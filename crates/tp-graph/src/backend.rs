@@ -59,6 +59,12 @@ pub trait Backend: Send + Sync {
     fn probe(&self) -> Capability;
     fn supports(&self, region: &Region) -> std::result::Result<(), FallbackReason>;
     fn lower(&self, region: &Region) -> std::result::Result<Lowered, FallbackReason>;
+
+    /// Why a region and an op over its rows had better run as one native step; None where this backend wants the region to
+    /// itself, and the op is called behind it.
+    fn leaves_rows(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What a backend made of a region.

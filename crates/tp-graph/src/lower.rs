@@ -133,23 +133,39 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// A pointwise part and an op over the rows of its result as one step, where native code is what was asked for.
+    /// A pointwise part and an op over the rows of its result as one native step, where no backend wants the part.
     fn rows(&mut self, part: &Part, behind: &Part) -> Option<()> {
-        let native = self.backends.first().is_none_or(|b| b.name() == backend::NATIVE);
         let &[node] = behind.nodes.as_slice() else { return None };
-        if !native || part.opaque.is_some() || behind.opaque != Some(NotPointwise::NoExpression) {
+        if part.opaque.is_some() || behind.opaque != Some(NotPointwise::NoExpression) {
             return None;
         }
         let Fused { step, region, ops, result } = rows::fuse(self.graph, &self.uses, &part.nodes, node)?;
+        let reason = self.left(&self.graph.nodes[node].target.name())?;
         let inputs = region.reads.iter().map(|v| self.src(*v)).collect::<Result<Box<[Src]>>>().ok()?;
         let outputs = [self.out_slot(result).ok()?].into();
         self.step(
             ops,
             backend::NATIVE,
             FusedStep { inputs, outputs, with: Exec::Rows(Box::new(step)), over: Box::default() },
-            None,
+            reason,
         );
         Some(())
+    }
+
+    /// Why the backends in front of the native one leave a region and the op over its rows to it; None where one does not.
+    fn left(&self, op: &str) -> Option<Option<FallbackReason>> {
+        let mut reason = None;
+        for (backend, absent) in self.backends.iter().zip(&self.absent) {
+            if backend.name() == backend::NATIVE {
+                break;
+            }
+            let why = match absent {
+                Some(absent) => absent.clone(),
+                None => FallbackReason::UnsupportedOp { op: op.to_string(), why: backend.leaves_rows()? },
+            };
+            reason = reason.or(Some(why));
+        }
+        Some(reason)
     }
 
     fn part(&mut self, part: &Part) -> Result<()> {

@@ -8,7 +8,7 @@ use tp_tensor::{DType, Scalar};
 use super::{Instr, Program, ValueId};
 use crate::error::ExprError;
 use crate::eval::apply_prim;
-use crate::expand::{algebra::Algebra, expand_with};
+use crate::expand::{algebra::Algebra, expand_wide, expand_with};
 use crate::expr::{Bound, ScalarExpr, lower};
 use crate::prim::Prim;
 
@@ -180,7 +180,7 @@ impl ProgramBuilder {
     }
 }
 
-/// Copies `program` with each float32 transcendental and each integer power replaced by its expansion.
+/// Copies `program` with each transcendental that is written out and each integer power replaced by its expansion.
 pub(super) fn expand(program: &Program) -> Program {
     let mut b = ProgramBuilder { inputs: program.inputs.to_vec(), ..ProgramBuilder::default() };
     let mut renamed: Vec<ValueId> = Vec::with_capacity(program.instrs.len());
@@ -196,7 +196,12 @@ pub(super) fn expand(program: &Program) -> Program {
                     None => b.emit(prim, instr.dtype, args),
                 }
             }
-            Prim::Sigmoid if instr.dtype == DType::F64 => wide_sigmoid(&mut b, args[0]),
+            prim if prim.is_transcendental() && instr.dtype == DType::F64 => {
+                match expand_wide(&mut b, prim, args[0]) {
+                    Some(id) => id,
+                    None => b.emit(prim, instr.dtype, args),
+                }
+            }
             Prim::IntPow => integer_power(&mut b, instr.dtype, args[0], args[1]),
             prim => b.emit(prim, instr.dtype, args),
         };
@@ -204,18 +209,6 @@ pub(super) fn expand(program: &Program) -> Program {
     }
     let outputs: Vec<ValueId> = program.outputs.iter().map(|&id| renamed[id as usize]).collect();
     b.retain(&outputs)
-}
-
-/// As `transcendental_f64` computes it.
-fn wide_sigmoid(b: &mut ProgramBuilder, x: ValueId) -> ValueId {
-    let (zero, one) = (b.f64(0.0), b.f64(1.0));
-    let magnitude = b.dabs(x);
-    let minus = b.dneg(magnitude);
-    let z = b.emit(Prim::Exp, DType::F64, &[minus]);
-    let negative = b.dlt(x, zero);
-    let numerator = b.dselect(negative, z, one);
-    let denominator = b.dadd(one, z);
-    b.ddiv(numerator, denominator)
 }
 
 /// As `Integer::pow` computes it: by squaring, bit for bit of the exponent. Of a known exponent the steps that change
@@ -385,15 +378,16 @@ mod tests {
     }
 
     #[test]
-    fn expansion_closes_float32_and_leaves_float64() {
+    fn expansion_closes_float32_and_what_is_written_out_of_float64() {
         use crate::expr::ArgType::Tensor;
         let tanh = expr("tanh(x)", &["x"]);
         let single = tanh.program(&[Tensor(DType::F32)]).unwrap();
         assert_eq!(single.unsupported(), Some((Prim::Tanh, DType::F32)));
         let closed = single.expand();
         assert_eq!((closed.verify(), closed.is_closed()), (Ok(()), true));
-        let double = tanh.program(&[Tensor(DType::F64)]).unwrap().expand();
-        assert_eq!(double.unsupported(), Some((Prim::Tanh, DType::F64)));
+        assert!(tanh.program(&[Tensor(DType::F64)]).unwrap().expand().is_closed());
+        let library = expr("sin(tanh(x))", &["x"]).program(&[Tensor(DType::F64)]).unwrap().expand();
+        assert_eq!(library.unsupported(), Some((Prim::Sin, DType::F64)));
     }
 
     #[test]

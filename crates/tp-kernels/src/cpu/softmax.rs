@@ -12,7 +12,7 @@ use crate::fake::reduce as rule;
 use std::ops::{Add, Mul, Sub};
 use tp_dispatch::{Arg, Call, Result, Rets, Value};
 use tp_expr::expand::algebra::Native;
-use tp_expr::expand::expand_with;
+use tp_expr::expand::{expand_wide, expand_with};
 use tp_expr::{Prim, TileKernel};
 use tp_tensor::layout::normalize_axis;
 use tp_tensor::promote::promote_types;
@@ -63,11 +63,11 @@ impl Real for f64 {
     }
     #[inline(always)]
     fn exp(self) -> f64 {
-        f64::exp(self)
+        expand_wide(&mut Native, Prim::Exp, self).unwrap_or(self)
     }
     #[inline(always)]
     fn ln(self) -> f64 {
-        f64::ln(self)
+        expand_wide(&mut Native, Prim::Log, self).unwrap_or(self)
     }
 }
 

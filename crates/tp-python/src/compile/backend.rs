@@ -171,6 +171,13 @@ impl Backend for PyBackend {
     fn lower(&self, region: &Region) -> Result<Lowered, FallbackReason> {
         crate::error::attached(|py| self.lower_in(py, region).map_err(|e| failed(py, &self.name, "lower", e)))
     }
+
+    fn leaves_rows(&self) -> Option<String> {
+        crate::error::attached(|py| {
+            let told = self.adapter(py).ok()?.getattr_opt("leaves_rows").ok()??.call0().ok()?;
+            told.extract().ok()
+        })
+    }
 }
 
 impl PyBackend {
