@@ -20,7 +20,7 @@ def expected(block: str) -> str:
 
 
 def test_a_function_is_taken_apart_into_the_ops_that_it_calls():
-    """5.4: decomposition happens in the capture: a function of functions is one node per op."""
+    """C: decomposition happens in the capture: a function of functions is one node per op."""
 
     def scaled(x):
         return tp.tanh(x) * 2.0
@@ -41,7 +41,7 @@ def test_a_function_is_taken_apart_into_the_ops_that_it_calls():
 
 
 def test_a_gradient_is_taken_apart_into_the_ops_of_its_rule():
-    """5.4: the backward graph holds what the rules call, one node per op."""
+    """C: the backward graph holds what the rules call, one node per op."""
     compiled = tp.compile(lambda x: tp.exp(x) * 3.0)
     x = tp.ones((2,)).requires_grad_()
     tp.sum(compiled(x)).backward()
@@ -55,7 +55,7 @@ def test_a_gradient_is_taken_apart_into_the_ops_of_its_rule():
 
 
 def test_a_write_keeps_its_place_and_says_whose_memory_it_is():
-    """5.4: writes are not turned into copies: later reads see them by the alias facts of the values."""
+    """C: writes are not turned into copies: later reads see them by the alias facts of the values."""
 
     def f(x):
         y = tp.clone(x)

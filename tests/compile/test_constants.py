@@ -34,7 +34,7 @@ def kinds(graph):
 
 
 def test_calls_on_literals_run_once_with_the_bits_of_eager():
-    """5.1: what reads only literals is computed when the function is compiled; the result is eager's to the bit."""
+    """C: what reads only literals is computed when the function is compiled; the result is eager's to the bit."""
     compiled = tp.compile(table)
     x = tp.tensor([[0.5, -1.0, 2.0], [float("inf"), -0.0, 3.0]])
     first = compiled(x)
@@ -50,7 +50,7 @@ def test_calls_on_literals_run_once_with_the_bits_of_eager():
 
 
 def test_a_result_is_a_new_tensor_in_each_run():
-    """5.1: what is returned, and what shares its memory, is made anew, so that the caller may write to it."""
+    """C: what is returned, and what shares its memory, is made anew, so that the caller may write to it."""
 
     def made(x):
         y = tp.ones((3,)) * 2.0
@@ -67,7 +67,7 @@ def test_a_result_is_a_new_tensor_in_each_run():
 
 
 def test_a_tensor_that_is_written_to_is_new_in_each_run():
-    """5.1: a buffer made of literals and written to starts from its literals every time."""
+    """C: a buffer made of literals and written to starts from its literals every time."""
 
     def counted(x):
         count = tp.zeros((3,))
@@ -82,7 +82,7 @@ def test_a_tensor_that_is_written_to_is_new_in_each_run():
 
 
 def test_a_kernel_of_the_users_gets_a_tensor_of_its_own():
-    """5.1: a Python kernel may keep its argument, or write to it when nobody looks: no run sees another's."""
+    """C: a Python kernel may keep its argument, or write to it when nobody looks: no run sees another's."""
     kept = []
 
     @library.custom_op("constants::keeps", mutates_args=())
@@ -103,7 +103,7 @@ def test_a_kernel_of_the_users_gets_a_tensor_of_its_own():
 
 
 def test_what_the_caller_is_shown_is_no_tensor_of_a_run():
-    """5.1: `graph.constants` gives copies of what was computed; writing to them changes no run."""
+    """C: `graph.constants` gives copies of what was computed; writing to them changes no run."""
     compiled = tp.compile(table)
     x = tp.ones((2, 3))
     want = bits(compiled(x))
@@ -113,7 +113,7 @@ def test_what_the_caller_is_shown_is_no_tensor_of_a_run():
 
 
 def test_a_new_kernel_is_used_from_then_on():
-    """5.1: a kernel registered for an op whose calls were computed ahead makes a new entry."""
+    """C: a kernel registered for an op whose calls were computed ahead makes a new entry."""
     compiled = tp.compile(lambda x: x + tp.sin(tp.ones((2,))))
     x = tp.zeros((2,))
     compiled(x)
@@ -124,7 +124,7 @@ def test_a_new_kernel_is_used_from_then_on():
 
 
 def test_sizes_of_a_run_are_no_constants():
-    """5.1: what depends on a symbolic size is computed in each run."""
+    """C: what depends on a symbolic size is computed in each run."""
 
     def numbered(x):
         return x + tp.cumsum(tp.full((x.shape[0],), 0.1), axis=0) * tp.exp(tp.full((1,), 2.0))
@@ -139,7 +139,7 @@ def test_sizes_of_a_run_are_no_constants():
 
 
 def test_gradients_flow_past_constants():
-    """5.1: a training entry computes ahead in both halves, and its gradients are eager's."""
+    """C: a training entry computes ahead in both halves, and its gradients are eager's."""
 
     def loss(x):
         return tp.sum(tp.tanh(x * tp.full((3,), 0.3)) * tp.arange(3, dtype=tp.float32))
@@ -155,7 +155,7 @@ def test_gradients_flow_past_constants():
 
 
 def test_a_folded_graph_is_stored_and_shown_like_any_other(tmp_path):
-    """5.1: text, source, JSON, files, scripts and calls of a graph with constants give the same program."""
+    """C: text, source, JSON, files, scripts and calls of a graph with constants give the same program."""
     compiled = tp.compile(table)
     x = tp.tensor([[0.5, -1.0, 2.0], [1.0, -0.0, 3.0]])
     want = bits(compiled(x))
@@ -177,7 +177,7 @@ def test_a_folded_graph_is_stored_and_shown_like_any_other(tmp_path):
 
 
 def test_an_error_of_a_constant_is_the_runs():
-    """5.1: what the kernel refuses is refused when it would have run, not while the function is compiled."""
+    """C: what the kernel refuses is refused when it would have run, not while the function is compiled."""
 
     def divided(x):
         return x + tp.arange(3) // tp.zeros((3,), dtype=tp.int64)
@@ -251,7 +251,7 @@ def run(steps, x):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_programs_over_constants_are_eagers_to_the_bit(seed):
-    """5.1: eager and compiled agree bit for bit, in the first run and the next, NaN's sign aside."""
+    """C: eager and compiled agree bit for bit, in the first run and the next, NaN's sign aside."""
     steps = program(random.Random(seed))
     compiled = tp.compile(run_of(steps))
     for start in (0.25, float("nan"), -3.0):

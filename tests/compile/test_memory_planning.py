@@ -37,7 +37,7 @@ def chain(x):
 
 
 def test_a_chain_takes_two_buffers_where_each_region_writes_over_the_last():
-    """5.4: twenty regions of two results, parted by maxima, need two buffers of their size, and say so."""
+    """C: twenty regions of two results, parted by maxima, need two buffers of their size, and say so."""
     compiled = tp.compile(chain)
     x = normal()
     for _ in range(2):
@@ -49,7 +49,7 @@ def test_a_chain_takes_two_buffers_where_each_region_writes_over_the_last():
 
 
 def test_arguments_results_and_kept_values_are_not_written_over():
-    """5.4: what was passed, is returned or is kept for the backward holds what it held."""
+    """C: what was passed, is returned or is kept for the backward holds what it held."""
 
     def f(x, y):
         a = tp.exp(x)
@@ -76,7 +76,7 @@ def test_arguments_results_and_kept_values_are_not_written_over():
 
 
 def test_what_a_kernel_kept_is_not_written_over():
-    """5.4: a Python kernel that keeps its argument, its result or an array over either finds it as it was."""
+    """C: a Python kernel that keeps its argument, its result or an array over either finds it as it was."""
     kept: list[Any] = []
 
     @library.custom_op("memory::keeps", mutates_args=())
@@ -103,7 +103,7 @@ def test_what_a_kernel_kept_is_not_written_over():
 
 
 def test_an_integer_division_names_its_error_from_unharmed_operands():
-    """5.4: a region that divides integers keeps its operands: they are read again for the error."""
+    """C: a region that divides integers keeps its operands: they are read again for the error."""
 
     def f(x, d):
         y = x + 1
@@ -158,7 +158,7 @@ def program(draw: random.Random) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_random_plans_are_eagers_to_the_bit(seed):
-    """5.4: whatever is written over whatever, results are eager's, arguments stay, and what a run returned stays."""
+    """C: whatever is written over whatever, results are eager's, arguments stay, and what a run returned stays."""
     f = program(random.Random(seed))
     compiled = tp.compile(f)
     x, y = normal(seed=seed), normal(seed=seed + 1)

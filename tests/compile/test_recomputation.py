@@ -48,7 +48,7 @@ def normal(n: int = N, seed: int = 0) -> Any:
 
 
 def test_a_chain_keeps_its_input_alone():
-    """5.5: gelu of ten pointwise calls keeps x; its backward makes the rest again, and gradients are eager's to the bit."""
+    """C: gelu of ten pointwise calls keeps x; its backward makes the rest again, and gradients are eager's to the bit."""
     compiled = tp.compile(gelu)
     x = normal()
     assert gradients(compiled, x) == gradients(gelu, x) == gradients(compiled, x)
@@ -60,7 +60,7 @@ def test_a_chain_keeps_its_input_alone():
 
 
 def test_what_a_call_makes_is_kept():
-    """5.5: results of matrix products, sums, random and user's ops are never made again."""
+    """C: results of matrix products, sums, random and user's ops are never made again."""
 
     @library.custom_op("recompute::twice", mutates_args=())
     def twice(x: tp.Tensor) -> tp.Tensor:
@@ -90,7 +90,7 @@ def test_what_a_call_makes_is_kept():
 
 
 def test_an_argument_that_eager_lets_go_may_be_written_to():
-    """5.5: what the backward does not read is not kept in place of what it does: the caller may write to it."""
+    """C: what the backward does not read is not kept in place of what it does: the caller may write to it."""
 
     def f(a, b):
         return tp.tanh(tp.exp(a + b))
@@ -108,7 +108,7 @@ def test_an_argument_that_eager_lets_go_may_be_written_to():
 
 
 def test_a_kept_argument_that_is_written_to_is_refused():
-    """5.5: what is made again is made of what the forward had; a write in between is an error, as in eager."""
+    """C: what is made again is made of what the forward had; a write in between is an error, as in eager."""
     compiled = tp.compile(gelu)
     x = normal().requires_grad_()
     y = x * 1.0
@@ -121,14 +121,14 @@ def test_a_kept_argument_that_is_written_to_is_refused():
 
 
 def test_small_regions_keep_what_they_read():
-    """5.5: a few kilobytes are not worth making again."""
+    """C: a few kilobytes are not worth making again."""
     compiled = tp.compile(gelu)
     gradients(compiled, normal(64))
     assert kept(compiled)[1] == kept(compiled)[2]
 
 
 def test_recomputation_with_symbolic_sizes():
-    """5.5: one entry for all sizes makes the same values again in each."""
+    """C: one entry for all sizes makes the same values again in each."""
     compiled = tp.compile(gelu, dynamic=True)
     for n in (N, N + 3, 7, 2 * N):
         x = normal(n, seed=n)
@@ -138,7 +138,7 @@ def test_recomputation_with_symbolic_sizes():
 
 
 def test_recomputation_on_a_backend():
-    """5.5: the backward's regions, those that make values again included, are offered to the backend."""
+    """C: the backward's regions, those that make values again included, are offered to the backend."""
     pytest.importorskip("tvm")
     compiled = tp.compile(gelu, backend="tvm", on_fallback="error")
     x = normal()
@@ -179,7 +179,7 @@ def program(draw: random.Random) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_random_training_programs_have_eagers_gradients_to_the_bit(seed):
-    """5.5: whatever is kept and whatever is made again, results and gradients are eager's, and no more bytes are kept."""
+    """C: whatever is kept and whatever is made again, results and gradients are eager's, and no more bytes are kept."""
     f = program(random.Random(seed))
     compiled = tp.compile(f)
     inputs = normal(1 << 14, seed), normal(1 << 14, seed + 1)

@@ -7,7 +7,7 @@
 //! runs alone are left as they are.
 
 use super::rewrite::Rewrite;
-use super::{Memory, Removed};
+use super::{Memory, Removed, own_kernel};
 use crate::args::{ArgSource, source};
 use crate::entity::{Entity, NodeId, ValueId};
 use crate::ir::{Alias, Def, Graph, Node, Output};
@@ -55,7 +55,8 @@ impl<'g> Views<'g> {
     fn node(&mut self, id: NodeId, node: &Node, rewrite: &mut Rewrite<'_>) {
         let &[Output::Value(result)] = node.outputs.as_slice() else { return };
         let Some(alias) = self.graph.values[result].alias else { return };
-        if node.effects != Effects::PURE {
+        // A kernel of the user's may return another view than the rule says, which the run has to find out.
+        if node.effects != Effects::PURE || own_kernel(node).is_none() {
             return;
         }
         let of = rewrite.resolve(alias.of());
