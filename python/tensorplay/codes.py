@@ -465,6 +465,16 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ),
     ("TP4040", "A size marked dynamic is needed as one number.", "write the named line for every size"),
     (
+        "TP4041",
+        "A segment of a function compiled with fullgraph=False ends, for an op runs at its place.",
+        "nothing has to be done: it says why what comes before and behind it is not compiled as one",
+    ),
+    (
+        "TP4042",
+        "A tensor was written to before a segment that was to read it had run, and by no op.",
+        "let the writer wait for the call of the compiled function, or clone() the tensor there",
+    ),
+    (
         "TP4036",
         "A captured function uses state that nobody can see.",
         "use it outside, and pass it in, or vouch for it: assume_constant=[time.time]",

@@ -8,6 +8,7 @@ use crate::kernel::Call;
 use crate::key::DispatchKey;
 use crate::schema::ArgType;
 use crate::value::{Arg, Rets, Value};
+use std::sync::OnceLock;
 use tp_tensor::{Tensor, keybits, layout};
 
 /// Runs a kernel that writes to arguments, and moves their versions. A kernel that is not ours may have written
@@ -17,6 +18,7 @@ pub(crate) fn writing(call: &Call<'_>, run: impl FnOnce() -> Result<()>) -> Resu
     if call.def.custom {
         check_written(call)?;
     }
+    settle_readers(call)?;
     let outcome = run();
     let ran = match &outcome {
         Ok(()) => true,
@@ -26,6 +28,37 @@ pub(crate) fn writing(call: &Call<'_>, run: impl FnOnce() -> Result<()>) -> Resu
         bump_mutated(call);
     }
     outcome
+}
+
+static READERS: OnceLock<fn(&Tensor) -> Result<()>> = OnceLock::new();
+
+/// Says how the calls that were put off and read a tensor get to run. Called once, at start-up.
+pub fn set_readers(settle: fn(&Tensor) -> Result<()>) -> bool {
+    READERS.set(settle).is_ok()
+}
+
+/// Calls that were put off, by whatever thread, read what was there when they were made.
+#[inline]
+fn settle_readers(call: &Call<'_>) -> Result<()> {
+    for &i in &call.def.params.written {
+        match call.args.get(i as usize) {
+            Some(Arg::Tensor(t)) if !t.storage().is_awaited() => {}
+            Some(arg) => settle_readers_of(arg)?,
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+#[cold]
+fn settle_readers_of(arg: &Arg<'_>) -> Result<()> {
+    let mut done = Ok(());
+    arg.for_each_tensor(|t| {
+        if let (true, true, Some(settle)) = (done.is_ok(), t.storage().is_awaited(), READERS.get()) {
+            done = settle(t);
+        }
+    });
+    done
 }
 
 #[cold]

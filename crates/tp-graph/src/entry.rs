@@ -270,6 +270,15 @@ impl Entry {
         &self.graph
     }
 
+    /// Whether a run changes nothing and runs no code of a user: one that failed can be made again in another way.
+    pub fn is_pure(&self) -> bool {
+        let is_plain = |node: &crate::ir::Node| {
+            let is_custom = node.target.op().is_none_or(|op| op.def().is_none_or(|def| def.custom));
+            node.effects == tp_dispatch::Effects::PURE && !is_custom
+        };
+        self.graph.nodes.values().all(is_plain)
+    }
+
     /// The tensors behind the graph's lifted inputs, in order.
     pub fn lifted(&self) -> &[Tensor] {
         &self.lifted
