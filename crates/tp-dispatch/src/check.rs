@@ -18,7 +18,9 @@ pub(crate) fn writing(call: &Call<'_>, run: impl FnOnce() -> Result<()>) -> Resu
     if call.def.custom {
         check_written(call)?;
     }
-    settle_readers(call)?;
+    if is_awaited(call) {
+        settle_readers(call)?;
+    }
     let outcome = run();
     let ran = match &outcome {
         Ok(()) => true,
@@ -37,27 +39,27 @@ pub fn set_readers(settle: fn(&Tensor) -> Result<()>) -> bool {
     READERS.set(settle).is_ok()
 }
 
-/// Calls that were put off, by whatever thread, read what was there when they were made.
+/// Whether a call that was put off may be going to read what this one writes to.
 #[inline]
-fn settle_readers(call: &Call<'_>) -> Result<()> {
-    for &i in &call.def.params.written {
-        match call.args.get(i as usize) {
-            Some(Arg::Tensor(t)) if !t.storage().is_awaited() => {}
-            Some(arg) => settle_readers_of(arg)?,
-            None => {}
-        }
-    }
-    Ok(())
+fn is_awaited(call: &Call<'_>) -> bool {
+    call.def.params.written.iter().any(|&i| match call.args.get(usize::from(i)) {
+        Some(Arg::Tensor(t)) => t.storage().is_awaited(),
+        Some(Arg::None) | None => false,
+        Some(_) => true,
+    })
 }
 
+/// Calls that were put off, by whatever thread, read what was there when they were made.
 #[cold]
-fn settle_readers_of(arg: &Arg<'_>) -> Result<()> {
+fn settle_readers(call: &Call<'_>) -> Result<()> {
     let mut done = Ok(());
-    arg.for_each_tensor(|t| {
-        if let (true, true, Some(settle)) = (done.is_ok(), t.storage().is_awaited(), READERS.get()) {
-            done = settle(t);
-        }
-    });
+    for arg in call.def.params.written.iter().filter_map(|&i| call.args.get(usize::from(i))) {
+        arg.for_each_tensor(|t| {
+            if let (true, true, Some(settle)) = (done.is_ok(), t.storage().is_awaited(), READERS.get()) {
+                done = settle(t);
+            }
+        });
+    }
     done
 }
 

@@ -49,7 +49,7 @@ pub(super) struct Segment {
     pub made: Vec<Made>,
     /// Numbers that a compiled segment takes as arguments.
     pub numbers: Vec<Value>,
-    /// Inputs by their headers.
+    /// Inputs by their headers, where they are many.
     pub known: HashMap<usize, u32>,
     /// Grad mode of all steps.
     pub grad: bool,

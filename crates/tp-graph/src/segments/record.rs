@@ -128,6 +128,9 @@ fn divides(id: OpId, def: &OpDef) -> bool {
     })
 }
 
+/// Up to so many inputs one is found by looking at them all.
+const FEW: usize = 16;
+
 enum Shape {
     New,
     Views,
@@ -252,12 +255,22 @@ impl Segment {
         if let Some(number) = t.is_pending().then(|| self.number_of(t)).flatten() {
             return Source::Made(number);
         }
-        let next = self.inputs.len() as u32;
-        let number = *self.known.entry(t.id()).or_insert(next);
-        if number == next {
+        let next = self.inputs.len();
+        let found = match next {
+            0..=FEW => self.inputs.iter().position(|input| input.tensor.same(t)),
+            _ => self.known.get(&t.id()).map(|number| *number as usize),
+        };
+        let Some(number) = found else {
+            if next == FEW {
+                self.known = (0u32..).zip(&self.inputs).map(|(i, input)| (input.tensor.id(), i)).collect();
+            }
+            if next >= FEW {
+                self.known.insert(t.id(), next as u32);
+            }
             t.storage().set_awaited(true);
             self.inputs.push(Input { tensor: t.clone(), version: t.storage().version() });
-        }
-        Source::Input(number)
+            return Source::Input(next as u32);
+        };
+        Source::Input(number as u32)
     }
 }

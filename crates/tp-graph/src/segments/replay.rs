@@ -2,7 +2,6 @@
 //! words: two pieces of equal words differ in their inputs alone.
 
 use super::queue::{Out, Segment, Source, Step};
-use std::collections::HashMap;
 use std::sync::Arc;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::{Arg, Error, Result, Rets, Value, dispatcher, host};
@@ -14,57 +13,79 @@ pub(super) struct Piece<'a> {
     pub steps: &'a [Step],
     /// Made tensors that it gives.
     pub results: Vec<u32>,
-    /// Its arguments: tensors that it reads and does not make, then numbers.
+    /// Its arguments: tensors that it reads and does not make, and numbers.
     pub args: Vec<Value>,
-    places: HashMap<Place, u32>,
+    /// By the segment's numbers: which argument an input, a made tensor or a number is.
+    places: [Vec<u32>; 3],
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// The structure of a piece.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Key {
+    pub hash: u64,
+    words: Box<[u64]>,
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+#[derive(Clone, Copy)]
 enum Place {
     Input(u32),
     Made(u32),
     Number(u32),
 }
 
-fn place_of(source: &Source) -> Option<Place> {
-    match source {
-        Source::Input(i) => Some(Place::Input(*i)),
-        Source::Made(i) => Some(Place::Made(*i)),
-        Source::Number(i) => Some(Place::Number(*i)),
-        _ => None,
+impl Place {
+    fn of(source: &Source) -> Option<Place> {
+        match source {
+            Source::Input(i) => Some(Place::Input(*i)),
+            Source::Made(i) => Some(Place::Made(*i)),
+            Source::Number(i) => Some(Place::Number(*i)),
+            _ => None,
+        }
+    }
+
+    fn at(self) -> (usize, usize) {
+        match self {
+            Place::Input(i) => (0, i as usize),
+            Place::Made(i) => (1, i as usize),
+            Place::Number(i) => (2, i as usize),
+        }
     }
 }
 
 impl<'a> Piece<'a> {
     pub fn new(segment: &'a Segment, steps: &'a [Step], results: Vec<u32>) -> Piece<'a> {
-        let mut piece = Piece { segment, steps, results, args: Vec::new(), places: HashMap::new() };
-        let mut own: Vec<u32> = Vec::new();
+        let places = [segment.inputs.len(), segment.made.len(), segment.numbers.len()];
+        let places = places.map(|n| vec![NOWHERE; n]);
+        let mut piece = Piece { segment, steps, results, args: Vec::new(), places };
+        let mut numbers = steps.iter().flat_map(|step| &step.outs).map(Out::numbers);
+        // Made tensors are numbered in the order of the steps.
+        let first = numbers.next().map_or(0, |range| range.start);
+        let own = first..numbers.next_back().map_or(u32::MAX, |range| range.end);
         for step in steps {
             for arg in &step.args {
-                arg.each(&mut |source| {
-                    if let Some(place) = place_of(source)
-                        && !matches!(place, Place::Made(n) if own.contains(&n))
-                    {
-                        piece.take(place);
-                    }
+                arg.each(&mut |source| match Place::of(source) {
+                    Some(Place::Made(n)) if own.contains(&n) => {}
+                    Some(place) => piece.take(place),
+                    None => {}
                 });
             }
-            own.extend(step.outs.iter().flat_map(Out::numbers));
         }
         piece
     }
 
     fn take(&mut self, place: Place) {
-        if self.places.contains_key(&place) {
+        let (kind, i) = place.at();
+        if self.places[kind][i] != NOWHERE {
             return;
         }
-        let value = match place {
-            Place::Input(i) => Value::Tensor(self.segment.inputs[i as usize].tensor.clone()),
-            Place::Made(i) => Value::Tensor(self.segment.made[i as usize].tensor.clone()),
-            Place::Number(i) => plain(&self.segment.numbers[i as usize]),
-        };
-        self.places.insert(place, self.args.len() as u32);
-        self.args.push(value);
+        self.places[kind][i] = self.args.len() as u32;
+        self.args.push(match place {
+            Place::Input(_) => Value::Tensor(self.segment.inputs[i].tensor.clone()),
+            Place::Made(_) => Value::Tensor(self.segment.made[i].tensor.clone()),
+            Place::Number(_) => plain(&self.segment.numbers[i]),
+        });
     }
 
     /// Names of the arguments, for guards.
@@ -74,7 +95,7 @@ impl<'a> Piece<'a> {
 
     /// Calls the steps with `given` in the places of the arguments; the piece's results.
     pub fn replay(&self, given: &[Value]) -> Result<Vec<Value>> {
-        let mut made: HashMap<u32, Tensor> = HashMap::new();
+        let mut made: Vec<Option<Tensor>> = vec![None; self.segment.made.len()];
         for step in self.steps {
             let args = step.args.iter().map(|source| self.value(source, given, &made));
             let values = args.collect::<Result<Vec<Value>>>()?;
@@ -86,14 +107,16 @@ impl<'a> Piece<'a> {
                     Value::Tensors(ts) => ts.into_vec(),
                     _ => return Err(lost()),
                 };
-                made.extend(out.numbers().zip(tensors));
+                for (n, t) in out.numbers().zip(tensors) {
+                    made[n as usize] = Some(t);
+                }
             }
         }
-        let result = |n: &u32| made.get(n).cloned().map(Value::Tensor).ok_or_else(lost);
+        let result = |n: &u32| made[*n as usize].clone().map(Value::Tensor).ok_or_else(lost);
         self.results.iter().map(result).collect()
     }
 
-    fn value(&self, source: &Source, given: &[Value], made: &HashMap<u32, Tensor>) -> Result<Value> {
+    fn value(&self, source: &Source, given: &[Value], made: &[Option<Tensor>]) -> Result<Value> {
         let tensor =
             |source: &Source| self.value(source, given, made).and_then(|v| v.into_tensor().ok_or_else(lost));
         match source {
@@ -103,59 +126,58 @@ impl<'a> Piece<'a> {
                 let item = |source: &Option<Source>| source.as_ref().map(tensor).transpose();
                 Ok(Value::OptTensors(items.iter().map(item).collect::<Result<_>>()?))
             }
-            Source::Made(n) if made.contains_key(n) => Ok(Value::Tensor(made[n].clone())),
-            one => {
-                let at = place_of(one).and_then(|place| self.places.get(&place)).ok_or_else(lost)?;
-                let value = given.get(*at as usize).ok_or_else(lost)?;
-                Ok(match one {
-                    Source::Number(i) => like(&self.segment.numbers[*i as usize], value),
-                    _ => value.clone(),
-                })
+            Source::Made(n) if made[*n as usize].is_some() => {
+                made[*n as usize].clone().map(Value::Tensor).ok_or_else(lost)
             }
+            Source::Number(i) => Ok(like(&self.segment.numbers[*i as usize], self.given(source, given)?)),
+            one => self.given(one, given).cloned(),
         }
+    }
+
+    fn given<'v>(&self, source: &Source, given: &'v [Value]) -> Result<&'v Value> {
+        let (kind, i) = Place::of(source).ok_or_else(lost)?.at();
+        given.get(self.places[kind][i] as usize).ok_or_else(lost)
     }
 
     /// Ops, literals and who reads what, as words.
-    pub fn key(&self) -> Box<[u64]> {
-        let mut local: HashMap<u32, u32> = HashMap::new();
-        let mut words: Vec<u64> = vec![u64::from(self.segment.grad), self.steps.len() as u64];
+    pub fn key(&self) -> Key {
+        let mut words: Vec<u64> = Vec::with_capacity(16 * self.steps.len());
+        let of_steps = self.steps.iter().flat_map(|step| &step.outs).map(Out::numbers);
+        let first = of_steps.into_iter().next().map_or(0, |range| range.start);
+        words.extend([u64::from(self.segment.grad), self.steps.len() as u64]);
         for step in self.steps {
             words.extend([u64::from(step.op.id().0), step.args.len() as u64]);
-            step.args.iter().for_each(|source| self.encode(source, &local, &mut words));
-            for n in step.outs.iter().flat_map(Out::numbers) {
-                local.insert(n, local.len() as u32);
-            }
+            step.args.iter().for_each(|source| self.encode(source, first, &mut words));
         }
-        words.extend(self.results.iter().map(|n| u64::from(local.get(n).copied().unwrap_or(u32::MAX))));
-        words.into()
+        words.extend(self.results.iter().map(|n| u64::from(*n - first)));
+        let mix = |hash: u64, word: &u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+        Key { hash: words.iter().fold(0, mix), words: words.into() }
     }
 
-    fn encode(&self, source: &Source, local: &HashMap<u32, u32>, words: &mut Vec<u64>) {
+    fn encode(&self, source: &Source, first: u32, words: &mut Vec<u64>) {
         match source {
-            Source::Made(n) if local.contains_key(n) => words.extend([1, u64::from(local[n])]),
             Source::Literal(value) => encode_literal(value, words),
             Source::List(items) => {
                 words.extend([3, items.len() as u64]);
-                items.iter().for_each(|item| self.encode(item, local, words));
+                items.iter().for_each(|item| self.encode(item, first, words));
             }
             Source::Optional(items) => {
                 words.extend([4, items.len() as u64]);
                 for item in items {
                     words.push(item.is_some().into());
-                    item.iter().for_each(|item| self.encode(item, local, words));
+                    item.iter().for_each(|item| self.encode(item, first, words));
                 }
             }
             Source::Number(i) => {
                 let kind = matches!(self.segment.numbers[*i as usize], Value::Scalar(_));
-                words.extend([5, kind.into(), self.at(Place::Number(*i))]);
+                words.extend([5, kind.into(), u64::from(self.places[2][*i as usize])]);
             }
-            Source::Input(i) => words.extend([2, self.at(Place::Input(*i))]),
-            Source::Made(i) => words.extend([2, self.at(Place::Made(*i))]),
+            Source::Input(i) => words.extend([2, u64::from(self.places[0][*i as usize])]),
+            Source::Made(i) => match self.places[1][*i as usize] {
+                NOWHERE => words.extend([1, u64::from(*i - first)]),
+                at => words.extend([2, u64::from(at)]),
+            },
         }
-    }
-
-    fn at(&self, place: Place) -> u64 {
-        self.places.get(&place).map_or(u64::MAX, |at| u64::from(*at))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::last;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tp_autograd::meta;
-use tp_dispatch::{Arg, Error, ErrorKind, Result, Rets, Value, state};
+use tp_dispatch::{Arg, Error, ErrorKind, FallbackReason, Result, Rets, Value, state};
 use tp_tensor::Tensor;
 
 pub(super) fn run(run: &Run, segment: Segment) -> Result<()> {
@@ -55,24 +55,35 @@ fn check_versions(segment: &Segment) -> Result<()> {
 
 /// What a piece gives, and an error that came up though it has.
 fn results(run: &Run, piece: &Piece<'_>) -> Result<(Vec<Value>, Option<Error>)> {
-    let error = match run.store.core(piece.key()) {
+    let key = piece.key();
+    let (reason, error) = match run.store.core(&key) {
         Core::Known(core) => match compiled(run, &core, piece) {
-            Ok(Some(rets)) => return Ok((rets.into_vec(), None)),
-            Ok(None) => None,
-            Err(e) if e.kind() == ErrorKind::Fallback => return Err(e),
-            // An interrupt holds; whatever else the compiler met is no concern of a program that runs without it.
-            Err(e) => (e.kind() == ErrorKind::Host).then_some(e),
+            Ok(Ok(rets)) => return Ok((rets.into_vec(), None)),
+            Ok(Err(reason)) => (reason, None),
+            // An interrupt and a forbidden fallback hold; whatever else the compiler met is no concern of a program that
+            // runs without it.
+            Err(e) => {
+                let message = e.message().to_string();
+                let reason = FallbackReason::LoweringFailed { stage: "segment".into(), message };
+                let holds = matches!(e.kind(), ErrorKind::Host | ErrorKind::Fallback);
+                if !holds {
+                    run.store.give_up(&key, reason.clone());
+                }
+                (reason, holds.then_some(e))
+            }
         },
-        Core::Full(reason) => {
-            run.parts.lock().push(run.store.eager_part(&reason, piece.steps));
-            None
-        }
+        Core::None(reason) => (reason, None),
     };
+    run.parts.lock().push(run.store.eager_part(&reason, piece.steps));
     Ok((piece.replay(&piece.args)?, error))
 }
 
-/// None where the piece has to run step by step.
-fn compiled(run: &Run, core: &Arc<crate::CompiledFunction>, piece: &Piece<'_>) -> Result<Option<Rets>> {
+/// What the piece gives; a reason where it has to run step by step.
+fn compiled(
+    run: &Run,
+    core: &Arc<crate::CompiledFunction>,
+    piece: &Piece<'_>,
+) -> Result<std::result::Result<Rets, FallbackReason>> {
     let args: Vec<Arg<'_>> = piece.args.iter().map(Value::as_arg).collect();
     let mut rets = Rets::new();
     if core.call(&args, &mut rets)?.is_none() {
@@ -85,14 +96,11 @@ fn compiled(run: &Run, core: &Arc<crate::CompiledFunction>, piece: &Piece<'_>) -
                 run.store.built(core, &entry);
                 entry.run(&args, &mut rets)?;
             }
-            Built::Eager(reason) => {
-                run.parts.lock().push(run.store.eager_part(&reason, piece.steps));
-                return Ok(None);
-            }
+            Built::Eager(reason) => return Ok(Err(reason)),
         }
     }
     run.parts.lock().extend(last::of(core.id()));
-    Ok(Some(rets))
+    Ok(Ok(rets))
 }
 
 /// Views that are needed are made by their ops of what they are views of, as they would have been.

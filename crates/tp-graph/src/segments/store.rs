@@ -2,6 +2,7 @@
 //! where its calls broke off.
 
 use super::queue::Step;
+use super::replay::Key;
 use crate::compile::{CompileOptions, CompiledFunction};
 use crate::entry::Entry;
 use crate::last::{self, Last};
@@ -56,13 +57,21 @@ pub struct Store {
 
 #[derive(Default)]
 struct Cores {
-    by_key: HashMap<Box<[u64]>, Arc<CompiledFunction>>,
+    by_key: HashMap<u64, Vec<Known>>,
     in_order: Vec<Arc<CompiledFunction>>,
+}
+
+struct Known {
+    key: Key,
+    core: Arc<CompiledFunction>,
+    /// Why it is not compiled any more.
+    failed: Option<FallbackReason>,
 }
 
 pub(super) enum Core {
     Known(Arc<CompiledFunction>),
-    Full(FallbackReason),
+    /// Its steps run one by one, for that reason.
+    None(FallbackReason),
 }
 
 impl Store {
@@ -105,7 +114,8 @@ impl Store {
 
     fn note(&self, one: Break) {
         let mut breaks = self.breaks.lock();
-        if breaks.len() < BREAKS && !breaks.contains(&one) {
+        let is_known = |b: &Break| b.location == one.location && *b == one;
+        if breaks.len() < BREAKS && !breaks.iter().any(is_known) {
             breaks.push(one.clone());
             drop(breaks);
             self.untold.lock().push(one);
@@ -127,19 +137,33 @@ impl Store {
         self.cores.lock().in_order.clone()
     }
 
-    pub(super) fn core(&self, key: Box<[u64]>) -> Core {
+    pub(super) fn core(&self, key: &Key) -> Core {
         let mut cores = self.cores.lock();
-        if let Some(core) = cores.by_key.get(&key) {
-            return Core::Known(core.clone());
+        let Cores { by_key, in_order } = &mut *cores;
+        let alike = by_key.entry(key.hash).or_default();
+        if let Some(known) = alike.iter().find(|known| known.key == *key) {
+            return match &known.failed {
+                Some(reason) => Core::None(reason.clone()),
+                None => Core::Known(known.core.clone()),
+            };
         }
-        if cores.in_order.len() >= STRUCTURES {
+        if in_order.len() >= STRUCTURES {
             let guard = "a segment of another structure".to_string();
-            return Core::Full(FallbackReason::RecompileLimit { limit: STRUCTURES, guard });
+            return Core::None(FallbackReason::RecompileLimit { limit: STRUCTURES, guard });
         }
         let core = Arc::new(CompiledFunction::new(self.options.clone()));
-        cores.by_key.insert(key, core.clone());
-        cores.in_order.push(core.clone());
+        alike.push(Known { key: key.clone(), core: core.clone(), failed: None });
+        in_order.push(core.clone());
         Core::Known(core)
+    }
+
+    /// Segments of that structure cannot be compiled.
+    pub(super) fn give_up(&self, key: &Key, reason: FallbackReason) {
+        let mut cores = self.cores.lock();
+        let known = cores.by_key.get_mut(&key.hash).into_iter().flatten().find(|known| known.key == *key);
+        if let Some(known) = known {
+            known.failed = Some(reason);
+        }
     }
 
     pub(super) fn built(&self, core: &Arc<CompiledFunction>, entry: &Arc<Entry>) {

@@ -260,10 +260,10 @@ unsafe fn slow(inner: &Inner, args: *const Obj, nargs: usize, kwnames: Obj) -> R
                 let out = x::require_stack().and_then(|()| func.call(&call.args, call.kwargs.as_ref()));
                 out.map(Bound::into_ptr).map_err(error::from_py)
             }
-            Found::Segments(store, refusal) => {
+            Found::Segments(store, suspicion) => {
                 // SAFETY: a live function held by the object.
                 let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
-                segmented::call(py, &func, (&store, refusal), &call).map(Bound::into_ptr)
+                segmented::call(py, &func, (&store, suspicion), &call).map(Bound::into_ptr)
             }
         }
     })
@@ -292,7 +292,7 @@ enum Found {
     /// The function itself: over the limit of entries, or inlined into a capture, which also a fake rule is.
     Eager,
     /// Python runs, and what lies between two breaks is compiled.
-    Segments(Arc<Store>, Option<segmented::Refusal>),
+    Segments(Arc<Store>, Option<segmented::Suspicion>),
 }
 
 fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found> {
@@ -321,6 +321,10 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
     let assumed: Bound<'_, PyTuple> = unsafe { assumed.cast_into_unchecked() };
     let leaves = flat_call.flat.values.len();
     let kind = inner.segments.as_ref().map(|store| (store, segmented::kind_of(&flat_call.flat.shape, &args)));
+    // The body of an op, or a rule, is no place to put calls off.
+    if kind.is_some() && (state::is_in_foreign_kernel() || tp_dispatch::fake::in_rule()) {
+        return Ok(Found::Eager);
+    }
     if let Some((store, kind)) = &kind
         && !(crate::watching::is_available() && store.may_capture(*kind))
     {
@@ -342,8 +346,8 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
     drop(args);
     let built = match (built, kind) {
         (Err(e), Some((store, kind))) => {
-            let refusal = segmented::refusal(py, kind, e)?;
-            return Ok(Found::Segments(store.clone(), Some(refusal)));
+            let refusal = segmented::refusal(py, store, kind, e)?;
+            return Ok(Found::Segments(store.clone(), refusal));
         }
         (built, _) => built?,
     };

@@ -27,17 +27,16 @@ pub fn kind_of(shape: &str, args: &[Arg<'_>]) -> u64 {
     hash.finish()
 }
 
-/// Why the whole of a function was not captured for a kind of arguments.
-pub struct Refusal {
+/// What a function raised while it was captured for a kind of arguments, and was no refusal of the capture. If it does not
+/// raise by itself, the capture was the cause.
+pub struct Suspicion {
     kind: u64,
     why: Break,
-    /// Said by the capture. What the function raised otherwise it may raise by itself, and be captured the next time.
-    is_certain: bool,
 }
 
 /// What the error of a capture says: that the function runs in segments, where it raises its own errors. An interrupt, and
 /// a fallback that the caller forbids, are the caller's.
-pub fn refusal(py: Python<'_>, kind: u64, e: Error) -> Result<Refusal> {
+pub fn refusal(py: Python<'_>, store: &Store, kind: u64, e: Error) -> Result<Option<Suspicion>> {
     if e.kind() == ErrorKind::Fallback {
         return Err(e);
     }
@@ -51,7 +50,11 @@ pub fn refusal(py: Python<'_>, kind: u64, e: Error) -> Result<Refusal> {
     }
     let is_certain = ours("CaptureError");
     let why = described(py, &raised, is_certain).map_err(error::from_py)?;
-    Ok(Refusal { kind, why, is_certain })
+    if is_certain {
+        store.refuse(kind, why);
+        return Ok(None);
+    }
+    Ok(Some(Suspicion { kind, why }))
 }
 
 /// The error as a break: its text, the op and the place that its notes name.
@@ -80,18 +83,14 @@ fn described(py: Python<'_>, raised: &PyErr, is_certain: bool) -> PyResult<Break
 pub fn call<'py>(
     py: Python<'py>,
     func: &Bound<'py, PyAny>,
-    (store, refusal): (&Arc<Store>, Option<Refusal>),
+    (store, suspicion): (&Arc<Store>, Option<Suspicion>),
     call: &Call<'py>,
 ) -> Result<Bound<'py, PyAny>> {
     x::require_stack().map_err(error::from_py)?;
-    let mut refusal = refusal;
-    if let Some(Refusal { kind, why, .. }) = refusal.take_if(|r| r.is_certain) {
-        store.refuse(kind, why);
-    }
     let scope = Scope::enter(store);
     let out = func.call(&call.args, call.kwargs.as_ref());
     let done = scope.finish();
-    if let Some(Refusal { kind, why, .. }) = refusal.filter(|_| out.is_ok()) {
+    if let Some(Suspicion { kind, why }) = suspicion.filter(|_| out.is_ok()) {
         store.refuse(kind, why);
     }
     let told = tell(py, func, store);
