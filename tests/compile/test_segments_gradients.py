@@ -11,6 +11,7 @@ import tensorplay as tp
 from segment_programs import leaves, program
 from segmented import Function, agrees, plain, vector
 from tensorplay import Tensor
+from tensorplay.errors import AutogradError
 
 
 def gradients(fn: Function, calls: int = 2) -> Any:
@@ -140,6 +141,20 @@ def test_functions_checkpoints_and_hooks_on_saved_tensors() -> None:
     agrees(fn)
 
 
+def test_a_second_derivative_is_refused_and_never_wrong() -> None:
+    """5.segments: as through every compiled region."""
+
+    def fn(w: Tensor) -> Tensor:
+        y = tp.sin(w) * w
+        str(y)
+        (first,) = tp.autograd.grad(tp.sum(y * y), [w], create_graph=True)
+        return tp.autograd.grad(tp.sum(first), [w])[0]
+
+    with pytest.raises(AutogradError) as caught:
+        tp.compile(fn, fullgraph=False)(vector().requires_grad_())
+    assert caught.value.code == "TP3022"
+
+
 def test_a_training_loop_compiles_once() -> None:
     """5.segments: weights from outside, ten steps with a break in each, one set of graphs."""
     weight = vector(0.5, -0.5, 0.25).requires_grad_()
@@ -178,6 +193,7 @@ def _run(fn: Function, seed: int) -> tuple[list[Any], Any]:
     return values, None if w.grad is None else w.grad.tolist()
 
 
+@pytest.mark.thread_unsafe(reason="the generator is the process's")
 @pytest.mark.parametrize("block", range(6))
 def test_random_programs_with_breaks_at_random_are_eagers(block: int) -> None:
     """5.segments: values to the bit, gradients but for the order of their sums."""

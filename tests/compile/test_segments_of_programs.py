@@ -230,6 +230,7 @@ def test_a_whole_graph_that_fails_by_values_runs_again_in_segments() -> None:
     assert len([g for g in compiled.graphs if len(g.nodes) == 2]) == 1
 
 
+@pytest.mark.thread_unsafe(reason="the generator is the process's")
 def test_random_numbers_are_eagers_stream() -> None:
     """5.segments: drawn in order, also between breaks and where a draw's parameter is pending."""
 
