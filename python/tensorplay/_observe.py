@@ -17,7 +17,7 @@ from typing import Any
 from tensorplay._arguments import nearest
 from tensorplay._places import stack_level
 
-__all__ = ["NAMES", "built", "configure", "counters", "eager", "ran", "shows_graphs"]
+__all__ = ["NAMES", "broke", "built", "configure", "counters", "eager", "ran", "shows_graphs"]
 
 NAMES = ("graph", "guards", "recompiles", "fallback", "executor")
 VARIABLE = "TENSORPLAY_LOG"
@@ -60,7 +60,7 @@ def counters() -> dict[str, int]:
 
     `graphs`: captures that became an entry. `recompiles`: those behind the first of a function. `fallback.KIND`: regions
     that were not given to the backend asked for, by the kind of the reason. `eager.KIND`: calls that ran the function
-    itself. `fallbacks`: both together.
+    itself. `fallbacks`: both together. `breaks` and `break.CODE`: places where functions in segments broke off.
     """
     with _lock:
         return dict(sorted(_counts.items()))
@@ -108,6 +108,12 @@ def ran(func: Callable[..., Any], report: Any) -> None:
     """A new entry of `func` ran for the first time: `report` says who did."""
     if _loggers["executor"].isEnabledFor(logging.INFO):
         _loggers["executor"].info("the first run of graph %d of %s\n%s", report.graph, _name(func), report)
+
+
+def broke(func: Callable[..., Any], code: str, text: str) -> None:
+    """A call of `func` in segments broke off where none had before: `text` says why and where."""
+    _count("breaks", f"break.{code}")
+    _loggers["graph"].info("%s breaks off: %s", _name(func), text)
 
 
 def eager(func: Callable[..., Any], reason: Any) -> None:

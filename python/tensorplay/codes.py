@@ -464,6 +464,8 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "compute the other one inside of the function, or take the gradient outside",
     ),
     ("TP4040", "A size marked dynamic is needed as one number.", "write the named line for every size"),
+    ("TP4041", "A segment (fullgraph=False) ends: an op runs at its place.", "nothing has to be done"),
+    ("TP4042", "A tensor was written to, by no op, while a segment awaited it.", "let the writer wait"),
     (
         "TP4036",
         "A captured function uses state that nobody can see.",

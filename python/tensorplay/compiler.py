@@ -128,6 +128,7 @@ def compile(
     backend: str | Sequence[str] = ...,
     dynamic: bool | None = ...,
     on_fallback: str | None = ...,
+    fullgraph: bool = ...,
     background: bool = ...,
     options: Mapping[str, Any] | None = ...,
     assume_constant: Sequence[Any] = ...,
@@ -141,6 +142,7 @@ def compile(
     backend: str | Sequence[str] = ...,
     dynamic: bool | None = ...,
     on_fallback: str | None = ...,
+    fullgraph: bool = ...,
     background: bool = ...,
     options: Mapping[str, Any] | None = ...,
     assume_constant: Sequence[Any] = ...,
@@ -154,6 +156,7 @@ def compile(
     backend: str | Sequence[str] = "native",
     dynamic: bool | None = None,
     on_fallback: str | None = None,
+    fullgraph: bool = True,
     background: bool = False,
     options: Mapping[str, Any] | None = None,
     assume_constant: Sequence[Any] = (),
@@ -172,6 +175,10 @@ def compile(
     on_fallback
         ``"record"`` keeps the reason in the reports, ``"warn"`` warns once per region, ``"error"`` raises
         ``FallbackError``. None means ``"warn"`` where one non-native backend was named, else ``"record"``.
+    fullgraph
+        True refuses what no graph can hold. False lets the function break off there: where a capture of the whole is
+        refused, Python runs at every call, and the ops between two breaks are compiled as one segment.
+        ``report.breaks`` lists each break with code and line.
     background
         Make the backend's code on another thread; until it is there the region runs native, with the reason ``Compiling``.
     options
@@ -204,14 +211,29 @@ def compile(
             backend=backend,
             dynamic=dynamic,
             on_fallback=on_fallback,
+            fullgraph=fullgraph,
             background=background,
             options=options,
             assume_constant=assume_constant,
         )
     _arguments.function("compile", "fn", fn)
+    fullgraph = _arguments.boolean("compile", "fullgraph", fullgraph)
     if dynamic is not None:
         dynamic = _arguments.boolean("compile", "dynamic", dynamic)
     _check_available(names, policy)
+    return _made(fn, names, policy, dynamic, fullgraph, background, chosen, _assumed(assume_constant))
+
+
+def _made(
+    fn: Callable[..., Any],
+    names: list[str],
+    policy: str,
+    dynamic: bool | None,
+    fullgraph: bool,
+    background: bool,
+    options: dict[str, Any] | None,
+    assumed: tuple[Any, ...],
+) -> Any:
     from tensorplay._triton_op import watch_launches
 
     watch_launches()
@@ -223,8 +245,9 @@ def compile(
         parameters=graph.parameter_names(fn),
         background=background,
         dynamic=dynamic,
-        options=chosen,
-        assumed=_assumed(assume_constant),
+        options=options,
+        assumed=assumed,
+        fullgraph=fullgraph,
     )
     functools.update_wrapper(compiled, fn, updated=())
     return compiled
@@ -235,7 +258,8 @@ def counters() -> dict[str, int]:
 
     ``graphs``: captures that gave an entry; ``recompiles``: those behind the first one of a function;
     ``fallback.KIND``: regions that do not run where they were asked to, by the kind of the reason; ``eager.KIND``: calls
-    that ran the function itself; ``fallbacks``: the last two together.
+    that ran the function itself; ``fallbacks``: the last two together; ``breaks``, ``break.CODE``: places where functions
+    compiled with ``fullgraph=False`` broke off.
     """
     from tensorplay import _observe
 

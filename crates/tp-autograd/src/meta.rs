@@ -153,6 +153,23 @@ pub(crate) fn made(t: &Tensor) -> Option<NodeRef> {
     }
 }
 
+/// `t`, which has no history, takes over what the tape knows of `from`, a fresh tensor over the same memory that is about
+/// to go.
+pub fn take_over(t: &Tensor, from: &Tensor) {
+    let Some(ext) = from.ext_take() else { return };
+    // SAFETY: `from` owned it, and gave it away.
+    unsafe {
+        if !t.ext_replace(None, ext) {
+            (ext.as_ref().table.drop)(ext);
+            return;
+        }
+    }
+    t.set_requires_grad(from.requires_grad());
+    if reaches_host(t) {
+        reaches(t);
+    }
+}
+
 /// Ties a tensor to the node that made it. For a fresh tensor that nobody else sees.
 #[inline]
 pub(crate) fn set_history(t: &Tensor, node: NodeRef, nr: u32) {

@@ -8,6 +8,7 @@ use crate::kernel::Call;
 use crate::key::DispatchKey;
 use crate::schema::ArgType;
 use crate::value::{Arg, Rets, Value};
+use std::sync::OnceLock;
 use tp_tensor::{Tensor, keybits, layout};
 
 /// Runs a kernel that writes to arguments, and moves their versions. A kernel that is not ours may have written
@@ -16,6 +17,9 @@ use tp_tensor::{Tensor, keybits, layout};
 pub(crate) fn writing(call: &Call<'_>, run: impl FnOnce() -> Result<()>) -> Result<()> {
     if call.def.custom {
         check_written(call)?;
+    }
+    if is_awaited(call) {
+        settle_readers(call)?;
     }
     let outcome = run();
     let ran = match &outcome {
@@ -26,6 +30,37 @@ pub(crate) fn writing(call: &Call<'_>, run: impl FnOnce() -> Result<()>) -> Resu
         bump_mutated(call);
     }
     outcome
+}
+
+static READERS: OnceLock<fn(&Tensor) -> Result<()>> = OnceLock::new();
+
+/// Says how the calls that were put off and read a tensor get to run. Called once, at start-up.
+pub fn set_readers(settle: fn(&Tensor) -> Result<()>) -> bool {
+    READERS.set(settle).is_ok()
+}
+
+/// Whether a call that was put off may be going to read what this one writes to.
+#[inline]
+fn is_awaited(call: &Call<'_>) -> bool {
+    call.def.params.written.iter().any(|&i| match call.args.get(usize::from(i)) {
+        Some(Arg::Tensor(t)) => t.storage().is_awaited(),
+        Some(Arg::None) | None => false,
+        Some(_) => true,
+    })
+}
+
+/// Calls that were put off, by whatever thread, read what was there when they were made.
+#[cold]
+fn settle_readers(call: &Call<'_>) -> Result<()> {
+    let mut done = Ok(());
+    for arg in call.def.params.written.iter().filter_map(|&i| call.args.get(usize::from(i))) {
+        arg.for_each_tensor(|t| {
+            if let (true, true, Some(settle)) = (done.is_ok(), t.storage().is_awaited(), READERS.get()) {
+                done = settle(t);
+            }
+        });
+    }
+    done
 }
 
 #[cold]

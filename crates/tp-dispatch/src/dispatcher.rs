@@ -219,12 +219,20 @@ pub fn redispatch_args(
     {
         return table.run(&Call { op: call.op, def, args, keys, host, table: call.table }, rets);
     }
-    redispatch_anew(call, keys, args, host, rets)
+    redispatch_looked_up(call, keys, args, host, rets)
+}
+
+/// As `redispatch`, where the keys of the arguments, or of the thread, have changed since the call was looked up.
+#[cold]
+pub fn redispatch_anew(call: &Call<'_>, key: DispatchKey, rets: &mut Rets) -> Result<()> {
+    let tensors = ArgKeys::of(call.args).tensors;
+    let keys = if tensors == 0 { call.keys } else { state::with(|s| s.effective(tensors)) };
+    redispatch(&Call { keys, ..*call }, key, rets)
 }
 
 /// As `redispatch_args`, for a call that did not come through the dispatcher.
 #[cold]
-fn redispatch_anew(
+fn redispatch_looked_up(
     call: &Call<'_>,
     keys: KeySet,
     args: &[Arg<'_>],

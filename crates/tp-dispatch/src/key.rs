@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{BitAnd, BitOr, Not};
 use tp_tensor::{Device, DeviceKind, keybits};
 
-/// A layer of the dispatcher. Order: Vmap > Autocast > Autograd > Capture > {Meta, Cuda, Cpu}. `Slow` is not
+/// A layer of the dispatcher. Order: Vmap > Autocast > Segment > Autograd > Capture > {Meta, Cuda, Cpu}. `Slow` is not
 /// a layer: it is the bit that sends a call through the path that
 /// traces, applies kernel preferences and debug checks, so that they cost nothing when off.
 #[repr(u8)]
@@ -15,12 +15,13 @@ pub enum DispatchKey {
     Meta = 2,
     Capture = 3,
     Autograd = 4,
-    Autocast = 5,
-    Vmap = 6,
-    Slow = 7,
+    Segment = 5,
+    Autocast = 6,
+    Vmap = 7,
+    Slow = 8,
 }
 
-pub const KEY_COUNT: usize = 8;
+pub const KEY_COUNT: usize = 9;
 
 impl DispatchKey {
     pub const ALL: [DispatchKey; KEY_COUNT] = [
@@ -29,6 +30,7 @@ impl DispatchKey {
         DispatchKey::Meta,
         DispatchKey::Capture,
         DispatchKey::Autograd,
+        DispatchKey::Segment,
         DispatchKey::Autocast,
         DispatchKey::Vmap,
         DispatchKey::Slow,
@@ -41,6 +43,7 @@ impl DispatchKey {
             DispatchKey::Meta => "meta",
             DispatchKey::Capture => "capture",
             DispatchKey::Autograd => "autograd",
+            DispatchKey::Segment => "segment",
             DispatchKey::Autocast => "autocast",
             DispatchKey::Vmap => "vmap",
             DispatchKey::Slow => "slow",
@@ -72,6 +75,7 @@ impl fmt::Display for DispatchKey {
 pub struct KeySet(pub u16);
 
 const _: () = assert!(keybits::VMAP == DispatchKey::Vmap.set().0);
+const _: () = assert!(keybits::SEGMENT == DispatchKey::Segment.set().0);
 const _: () = assert!(keybits::AUTOGRAD == DispatchKey::Autograd.set().0);
 const _: () = assert!(keybits::CPU == DispatchKey::Cpu.set().0);
 

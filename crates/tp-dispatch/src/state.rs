@@ -115,13 +115,14 @@ impl Modes {
         }
     }
 
-    /// Inside of a foreign kernel: grad mode off, Autograd neither included nor excluded, Capture passed by.
+    /// Inside of a foreign kernel: grad mode off, Autograd neither included nor excluded, Capture passed by, nothing put off.
     #[inline(always)]
     fn in_kernel(self) -> Modes {
         const AUTOGRAD: u64 = DispatchKey::Autograd.set().0 as u64;
         const CAPTURE: u64 = DispatchKey::Capture.set().0 as u64;
+        const SEGMENT: u64 = DispatchKey::Segment.set().0 as u64;
         const OFF: u64 = AUTOGRAD | CAPTURE;
-        const CLEAR: u64 = OFF | AUTOGRAD << Modes::EXCLUDE | OFF << Modes::ALLOW | Modes::GRAD;
+        const CLEAR: u64 = OFF | SEGMENT | AUTOGRAD << Modes::EXCLUDE | OFF << Modes::ALLOW | Modes::GRAD;
         Modes(self.0 & !CLEAR | CAPTURE << Modes::EXCLUDE)
     }
 }
@@ -255,7 +256,8 @@ impl KeyGuard {
         const OFF: u16 = DispatchKey::Autograd.set().0 | DispatchKey::Capture.set().0;
         with(|s| {
             let before = s.modes.get();
-            s.modes.set(Modes::new(before.include() & !OFF, before.exclude() | OFF, false));
+            let include = before.include() & !(OFF | DispatchKey::Segment.set().0);
+            s.modes.set(Modes::new(include, before.exclude() | OFF, false));
             KeyGuard(before)
         })
     }
@@ -336,6 +338,32 @@ pub fn set_included(key: DispatchKey, on: bool) -> bool {
     })
 }
 
+/// Takes a key out of every call of this thread while it lives.
+pub struct Excursion(DispatchKey);
+
+impl Excursion {
+    /// None where the key is not included anyway.
+    pub fn from(key: DispatchKey) -> Option<Excursion> {
+        set_included(key, false).then_some(Excursion(key))
+    }
+}
+
+impl Drop for Excursion {
+    fn drop(&mut self) {
+        set_included(self.0, true);
+    }
+}
+
+/// Calls of this thread pass no layer but what their tensors ask for, with the given grad mode, while it lives.
+pub fn plainly(grad: bool) -> KeyGuard {
+    with(|s| {
+        let before = s.modes.get();
+        let slow = before.0 & Modes::SLOW;
+        s.modes.set(Modes(Modes::new(0, !KeySet::ALL.0, grad).0 | slow));
+        KeyGuard(before)
+    })
+}
+
 /// What autocast casts to on this thread; 0 when it is off.
 #[inline]
 pub fn autocast() -> u32 {
@@ -352,6 +380,12 @@ pub fn set_autocast(word: u32) -> u32 {
 #[inline]
 pub fn includes(key: DispatchKey) -> bool {
     with(|s| KeySet(s.modes.get().include()).contains(key))
+}
+
+/// As `includes`, for any of `keys`.
+#[inline(always)]
+pub fn includes_any(keys: KeySet) -> bool {
+    with(|s| s.modes.get().include() & keys.0 != 0)
 }
 
 /// True while nothing but the tensors themselves decides what a call on this thread passes: no capture, no autocast, no

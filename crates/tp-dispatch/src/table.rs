@@ -22,10 +22,14 @@ pub(crate) enum Cell {
     Choose,
 }
 
+/// A power of two, so that an index needs no check.
+const CELLS: usize = KEY_COUNT.next_power_of_two();
+
 pub struct DispatchTable {
     /// None once the op was unregistered.
     pub(crate) def: Option<Arc<OpDef>>,
-    pub(crate) cells: [Cell; KEY_COUNT],
+    /// One per key, then up to a power of two.
+    pub(crate) cells: [Cell; CELLS],
     pub(crate) candidates: [Box<[Arc<KernelEntry>]>; KEY_COUNT],
     pub(crate) mutates: bool,
     /// The short form of the CPU's kernel, where that one takes every call.
@@ -62,7 +66,10 @@ impl DispatchTable {
     pub(crate) fn build(def: Arc<OpDef>, kernels: &[Arc<KernelEntry>], layers: &Layers) -> DispatchTable {
         let candidates: [Box<[Arc<KernelEntry>]>; KEY_COUNT] =
             DispatchKey::ALL.map(|key| candidates_for(key, kernels));
-        let cells = DispatchKey::ALL.map(|key| cell_for(key, &candidates[key as usize], layers));
+        let cells = std::array::from_fn(|i| match DispatchKey::ALL.get(i) {
+            Some(&key) => cell_for(key, &candidates[i], layers),
+            None => Cell::Fn(dispatcher::fall_through),
+        });
         let mutates = def.effects.mutates;
         let short = match &cells[DispatchKey::Cpu as usize] {
             Cell::Object(o) if !mutates => o.short(),
@@ -117,7 +124,7 @@ impl DispatchTable {
 
     #[inline(always)]
     fn run_cell(&self, key: usize, call: &Call<'_>, rets: &mut Rets) -> Result<()> {
-        match &self.cells[key & (KEY_COUNT - 1)] {
+        match &self.cells[key & (CELLS - 1)] {
             Cell::Fn(f) => f(call, rets),
             Cell::Object(o) => o.call(call, rets),
             Cell::Choose => dispatcher::choose_and_run(self, call, rets),

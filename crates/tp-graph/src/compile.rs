@@ -92,6 +92,14 @@ impl CompiledFunction {
         }
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn options(&self) -> &CompileOptions {
+        &self.options
+    }
+
     /// The first entry whose guards hold.
     pub fn find(&self, args: &[Arg<'_>]) -> Option<&Arc<Entry>> {
         for place in &self.entries {

@@ -285,6 +285,15 @@ impl Entry {
         &self.graph
     }
 
+    /// Whether a run changes nothing and runs no code of a user: one that failed can be made again in another way.
+    pub fn is_pure(&self) -> bool {
+        let is_plain = |node: &crate::ir::Node| {
+            let is_custom = node.target.op().is_none_or(|op| op.def().is_none_or(|def| def.custom));
+            node.effects == tp_dispatch::Effects::PURE && !is_custom
+        };
+        self.graph.nodes.values().all(is_plain)
+    }
+
     /// The tensors behind the graph's lifted inputs, in order, and those behind its constants: copies, for whoever gets
     /// them may write to them.
     pub fn held(&self) -> Result<Vec<Tensor>> {

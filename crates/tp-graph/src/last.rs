@@ -2,20 +2,49 @@
 //! when somebody reads it.
 
 use crate::entry::Entry;
-use crate::report::RunReport;
+use crate::report::{RegionRun, RunReport};
 use crate::stamp::Stamps;
 use crate::training::BackwardStamps;
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
 use tp_dispatch::{CodegenMarker, FallbackReason};
 
-#[derive(Default)]
-struct Last {
+#[derive(Clone, Default)]
+pub(crate) struct Last {
     entry: Weak<Entry>,
     forward: Stamps,
     backward: Option<BackwardStamps>,
     /// Set when the function itself ran, uncompiled.
     eager: Option<Box<RunReport>>,
+    /// The runs of the segments, where the function ran in such.
+    parts: Option<Arc<[Last]>>,
+}
+
+impl Last {
+    fn report(&self) -> Option<RunReport> {
+        if let Some(parts) = &self.parts {
+            return Some(joined(parts));
+        }
+        if let Some(report) = &self.eager {
+            return Some(RunReport::clone(report));
+        }
+        let entry = self.entry.upgrade()?;
+        let stamps = self.backward.as_ref().and_then(|b| b.lock().clone());
+        Some(entry.report(&self.forward, stamps.as_ref()))
+    }
+}
+
+/// The regions of several runs one behind another, numbered through.
+fn joined(parts: &[Last]) -> RunReport {
+    let mut out = RunReport::default();
+    for report in parts.iter().filter_map(Last::report) {
+        for (all, more) in [(&mut out.forward, report.forward), (&mut out.backward, report.backward)] {
+            let start = all.len();
+            let numbered = more.into_iter().enumerate();
+            all.extend(numbered.map(|(i, run)| RegionRun { index: start + i, ..run }));
+        }
+    }
+    out
 }
 
 tp_tensor::per_thread!(
@@ -64,32 +93,34 @@ fn note_first(function: u32, entry: &Arc<Entry>, marker: &Arc<CodegenMarker>) {
 }
 
 pub(crate) fn note(function: u32, entry: &Arc<Entry>, forward: Stamps, backward: Option<BackwardStamps>) {
-    with(function, |last| *last = Last { entry: Arc::downgrade(entry), forward, backward, eager: None });
+    let entry = Arc::downgrade(entry);
+    with(function, |last| *last = Last { entry, forward, backward, ..Last::default() });
+}
+
+/// What a function ran last on this thread.
+pub(crate) fn of(function: u32) -> Option<Last> {
+    LAST.with_borrow(|all| all.get(function as usize)?.as_deref().cloned())
+}
+
+/// The function ran in segments, whose runs are these.
+pub(crate) fn note_parts(function: u32, parts: Vec<Last>) {
+    with(function, |last| *last = Last { parts: Some(parts.into()), ..Last::default() });
 }
 
 pub(crate) fn note_eager(function: u32, reason: &FallbackReason, marker: &Arc<CodegenMarker>) {
-    let run = crate::report::RegionRun {
-        index: 0,
-        ops: Arc::default(),
-        marker: marker.clone(),
-        reason: Some(reason.clone()),
-    };
+    with(function, |last| *last = eager(reason, marker, Arc::default()));
+}
+
+/// A run without compiled code, for that reason.
+pub(crate) fn eager(reason: &FallbackReason, marker: &Arc<CodegenMarker>, ops: Arc<[String]>) -> Last {
+    let run = RegionRun { index: 0, ops, marker: marker.clone(), reason: Some(reason.clone()) };
     let report = RunReport { forward: vec![run], backward: Vec::new(), graph: 0 };
-    with(function, |last| *last = Last { eager: Some(Box::new(report)), ..Last::default() });
+    Last { eager: Some(Box::new(report)), ..Last::default() }
 }
 
 /// The last run of a function on this thread.
 pub(crate) fn report(function: u32) -> Option<RunReport> {
-    let (entry, forward, backward, eager) = LAST.with_borrow(|all| {
-        let last = all.get(function as usize)?.as_ref()?;
-        Some((last.entry.clone(), last.forward.clone(), last.backward.clone(), last.eager.clone()))
-    })?;
-    if let Some(report) = eager {
-        return Some(*report);
-    }
-    let entry = entry.upgrade()?;
-    let stamps = backward.and_then(|b| b.lock().clone());
-    Some(entry.report(&forward, stamps.as_ref()))
+    of(function)?.report()
 }
 
 /// Forgets a function that is gone. Other threads keep a small empty record.

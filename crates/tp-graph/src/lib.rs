@@ -34,6 +34,7 @@ pub mod region;
 pub mod report;
 mod rows;
 mod run;
+pub mod segments;
 pub mod sizing;
 mod split;
 mod stamp;

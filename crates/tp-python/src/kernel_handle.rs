@@ -1,9 +1,10 @@
 //! One registered kernel as a Python callable, for whoever wraps it. Choosing among kernels is not here.
 
-use crate::error::guarded;
+use crate::error::{IntoPyResult, guarded};
 use crate::hot::bind::{self, Args, CalleeInfo, Given, Objects, Scratch};
 use crate::hot::ret;
 use crate::ops::{def_of, kernel_of, lookup, slot_of};
+use crate::settle;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
@@ -29,6 +30,10 @@ impl PyKernelHandle {
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         guarded(|| {
+            let _at_once = settle::leave("a kernel called by its handle").py(py)?;
+            for t in args.iter().filter_map(|a| crate::tensor::as_tensor(&a)) {
+                settle::quietly(&t).py(py)?;
+            }
             let mut objects: Vec<Bound<'py, PyAny>> = args.iter().collect();
             let names: Vec<_> = kwargs.iter().flat_map(|d| d.keys()).collect();
             let names = PyTuple::new(py, names)?;

@@ -17,6 +17,7 @@ mod registration;
 mod report;
 mod schema;
 mod scope;
+mod settle;
 mod structure;
 mod symint;
 mod tensor;

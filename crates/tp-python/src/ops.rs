@@ -62,7 +62,9 @@ pub(crate) fn slot_of(name: &str) -> PyResult<Slot> {
     if name == "default" {
         return Ok(Slot::Default);
     }
-    let key = DispatchKey::ALL.into_iter().find(|k| k.name() == name && *k != DispatchKey::Slow);
+    let key = DispatchKey::ALL
+        .into_iter()
+        .find(|k| k.name() == name && !matches!(k, DispatchKey::Slow | DispatchKey::Segment));
     key.map(Slot::Key).ok_or_else(|| {
         let message = format!("'{name}' is no device type; known are 'cpu', 'cuda', 'meta' and 'default'");
         error::attached(|py| error::to_py(py, tp_dispatch::Error::registration("TP1312", message)))

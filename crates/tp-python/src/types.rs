@@ -5,6 +5,7 @@ use crate::error::guarded;
 use crate::given;
 use crate::hot::ffi::Obj;
 use crate::hot::{nest, queue};
+use crate::settle;
 use pyo3::prelude::*;
 use pyo3::{IntoPyObjectExt, ffi};
 use std::any::Any;
@@ -324,6 +325,7 @@ fn is_unread(t: &Tensor) -> bool {
 
 /// Refuses a read during capture; see `unread`. The capture fails of it even where the function goes on.
 pub fn readable(t: &Tensor, code: &'static str, what: &str, by: &str, instead: &str) -> Result<()> {
+    settle::read(t, code, || format!("{what} read by {by}"))?;
     if !is_unread(t) {
         return Ok(());
     }
@@ -343,6 +345,7 @@ pub fn item_by(t: &Tensor, by: &str) -> Result<Scalar> {
     if t.is_batched() {
         return Err(crate::batch::no_value());
     }
+    settle::read(t, "TP4003", || format!("the value of a tensor was read by {by}"))?;
     if is_unread(t) {
         return Err(unread("TP4003", "the value of a tensor was", by, KEEP));
     }

@@ -21,8 +21,9 @@ pub mod keybits {
     pub const META: u16 = 1 << 2;
     pub const CAPTURE: u16 = 1 << 3;
     pub const AUTOGRAD: u16 = 1 << 4;
-    pub const AUTOCAST: u16 = 1 << 5;
-    pub const VMAP: u16 = 1 << 6;
+    pub const SEGMENT: u16 = 1 << 5;
+    pub const AUTOCAST: u16 = 1 << 6;
+    pub const VMAP: u16 = 1 << 7;
 }
 
 pub(crate) mod flag {

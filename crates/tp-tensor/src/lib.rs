@@ -11,6 +11,7 @@ pub mod header;
 pub mod iter;
 pub mod layout;
 mod make;
+mod pending;
 pub mod pool;
 pub mod promote;
 pub mod runtime;

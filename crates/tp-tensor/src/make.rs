@@ -262,7 +262,7 @@ fn check_reach(layout: &Layout, dtype: DType, nbytes: usize) -> Result<()> {
 /// # Safety
 /// `p` is a writable block of a header's size; the caller hands over one storage reference.
 #[inline(always)]
-unsafe fn write_header(
+pub(crate) unsafe fn write_header(
     p: *mut TensorHeader,
     storage: NonNull<StorageHeader>,
     sizes: &[i64],

@@ -55,7 +55,7 @@ pub struct StorageHeader {
     nbytes: usize,
     owner: Option<Box<dyn StorageOwner>>,
     device: Device,
-    /// Of `mark`: the one constant, the other only ever set.
+    /// Of `mark`.
     marks: AtomicU8,
     /// One of `state`; changes only when the memory is lent for the first time.
     state: AtomicU8,
@@ -67,6 +67,8 @@ pub struct StorageHeader {
 mod mark {
     pub const READONLY: u8 = 1;
     pub const SAVED: u8 = 2;
+    /// A call that was put off will read it.
+    pub const AWAITED: u8 = 4;
 }
 
 /// Bytes of both headers: data of an inline block starts here.
@@ -110,6 +112,18 @@ impl<'a> Storage<'a> {
     pub fn mark_saved(self) {
         let marks = &self.0.marks;
         marks.store(marks.load(Ordering::Relaxed) | mark::SAVED, Ordering::Relaxed);
+    }
+    /// Whether a call that was put off may be going to read it: before a write that call has to run.
+    #[inline]
+    pub fn is_awaited(self) -> bool {
+        self.0.marks.load(Ordering::Relaxed) & mark::AWAITED != 0
+    }
+    pub fn set_awaited(self, on: bool) {
+        if on {
+            self.0.marks.fetch_or(mark::AWAITED, Ordering::Relaxed);
+        } else {
+            self.0.marks.fetch_and(!mark::AWAITED, Ordering::Relaxed);
+        }
     }
     /// Number of in-place writes so far; views share it.
     #[inline]

@@ -309,6 +309,11 @@ impl Tensor {
         }
     }
 
+    /// Gives the tape's part away to the caller.
+    pub fn ext_take(&self) -> Option<NonNull<ExtHead>> {
+        NonNull::new(self.head().ext.swap(ptr::null_mut(), Ordering::AcqRel))
+    }
+
     /// Gives the handle away as a raw pointer that owns one reference.
     #[inline]
     pub fn into_raw(self) -> *mut () {

@@ -54,6 +54,8 @@ WITHOUT: dict[str, str] = {
     "TP5002": "`Graph.verify()` lists what is wrong instead of raising",
     "TP5003": "a graph that was read from text is not run from Python",
     "TP5004": "a graph that was read from text is not run from Python",
+    "TP4041": "it is a reason in a report (compiled.report.breaks), and never raised",
+    "TP4042": "ops that write wait for the segment; it takes a write that is counted and made by no op",
     "TP4015": _TRITON,
     "TP9001": "it marks an exception of the caller's own, which Python shows as it is",
 } | dict.fromkeys(INTERNAL, "a broken invariant of tensorplay's own: no program is known that reaches it")

@@ -29,5 +29,6 @@ INTERNAL: dict[str, str] = {
     "TP9109": "A compiled entry vanished.",
     "TP9110": "A region that is not one flat loop was run as one.",
     "TP9111": "A compiled entry without the structure of its results.",
+    "TP9112": "A segment lost one of its tensors.",
     "TP9113": "A fused op over rows met other rows than it was planned for.",
 }

@@ -16,7 +16,7 @@ pub use extra::{GradHook, HookId, NodeExtra, Spec};
 pub use handle::NodeRef;
 pub use hosted::Listed;
 pub use node::{Edge, Node};
-pub use packed::{SavedHooks, SavedHooksOff, SavedTensorsHooks};
+pub use packed::{SavedHooks, SavedHooksOff, SavedTensorsHooks, has_saved_hooks};
 pub use record::{Recording, Saver, record_node};
 pub use saved::SavedTensor;
 

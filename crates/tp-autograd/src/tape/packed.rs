@@ -115,6 +115,11 @@ pub(crate) fn is_active() -> bool {
     USERS.load(Ordering::Relaxed) != 0
 }
 
+/// Whether hooks are in force on this thread.
+pub fn has_saved_hooks() -> bool {
+    active().is_some()
+}
+
 #[inline]
 pub(super) fn active() -> Option<Arc<dyn SavedHooks>> {
     if !is_active() {

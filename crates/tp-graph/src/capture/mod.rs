@@ -33,6 +33,7 @@ thread_local! {
 /// Makes the Capture key record. Called once, at start-up.
 pub fn install() {
     Registry::global().install_layer(DispatchKey::Capture, capture_kernel);
+    crate::segments::install();
     symbols::located_by(|| tp_dispatch::host::location().map(|at| (at.file, at.line)));
 }
 

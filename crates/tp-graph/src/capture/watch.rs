@@ -5,6 +5,7 @@
 use super::{Recorder, SCOPES, active};
 use crate::guard::{python_bool, tuple};
 use crate::host_guards::HostGuards;
+use crate::segments::{self, Why};
 use std::cell::RefCell;
 use std::rc::Rc;
 use tp_autograd::meta;
@@ -117,10 +118,19 @@ pub fn ask(t: &Tensor, fact: Fact) -> Result<Answer> {
     }
 }
 
+#[cold]
+fn settle(t: &Tensor, what: &str) -> Result<()> {
+    let text = || format!("{what} of a tensor was read");
+    segments::settle(t, Why { code: "TP4030", text: &text })
+}
+
 /// A fact that is yes or no: by `own` where nothing is captured.
 #[inline]
 pub fn answer(t: &Tensor, fact: Fact, own: fn(&Tensor) -> bool) -> Result<bool> {
     if !active() {
+        if t.is_pending() {
+            settle(t, fact.name())?;
+        }
         return Ok(own(t));
     }
     Ok(ask(t, fact)? == Answer::Bool(true))
@@ -211,7 +221,7 @@ pub fn behind(t: &Tensor) -> Option<Tensor> {
 /// Refuses a change of what the tape knows of a tensor that existed before the function ran.
 #[inline]
 pub fn changes(t: &Tensor, what: &str) -> Result<()> {
-    if !active() || behind(t).is_none() {
+    if !active() && !segments::active() || active() && behind(t).is_none() {
         return Ok(());
     }
     once(what, "do it before or after the call, or to a tensor that the function computes")
@@ -244,7 +254,8 @@ pub fn is_refused() -> bool {
 /// Refuses what would be done once, by the capture, and by no run.
 pub fn once(what: &str, way_out: &str) -> Result<()> {
     if !active() {
-        return Ok(());
+        let text = || format!("{what} takes effect at its place");
+        return segments::settle_here(Why { code: "TP4031", text: &text });
     }
     Err(refusal("TP4031", format!("{what} in a captured function would take effect in the capture alone"))
         .note(way_out))

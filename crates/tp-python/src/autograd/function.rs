@@ -11,6 +11,7 @@ use super::returned::Owned;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::heap_type::{HeapType, slot};
 use crate::hot::{ret, shell};
+use crate::settle;
 use crate::{batch, error};
 use pyo3::ffi;
 use std::ffi::CStr;
@@ -94,6 +95,13 @@ unsafe extern "C" fn apply(class: Obj, args: *mut Obj, nargs: isize) -> Obj {
 
 /// The layers above the tape, each of which is seldom there.
 unsafe fn enter(class: Obj, args: &[Obj]) -> Result<Obj> {
+    let _at_once = settle::leave("a Function")?;
+    for &arg in args {
+        // SAFETY: live objects.
+        if unsafe { shell::is_tensor(arg) } {
+            settle::quietly(unsafe { shell::tensor_of(arg) })?;
+        }
+    }
     let mut tensors = Tensors::new();
     let mut keys = 0;
     // SAFETY: live objects, lock held.

@@ -13,13 +13,16 @@ mod rule;
 use crate::error::guarded;
 use crate::error::{self, IntoPyResult};
 use crate::hot::shell;
+use crate::settle;
 
 use pyo3::prelude::*;
 use std::sync::Arc;
 use tp_autograd::GradOptions;
+use tp_dispatch::state::Excursion;
 use tp_dispatch::{Error, GradSpec, OpDef, OpHandle, Registry, Result};
 use tp_graph::capture::watch::Fact;
 use tp_graph::capture::{self, watch};
+use tp_graph::segments;
 use tp_tensor::Tensor;
 
 /// A backward rule that can be taken back.
@@ -98,7 +101,9 @@ impl<'py> FromPyObject<'_, 'py> for TensorArg {
         // SAFETY: a live object.
         unsafe {
             if shell::is_tensor(obj.as_ptr()) {
-                return Ok(TensorArg(shell::tensor_of(obj.as_ptr()).clone()));
+                let t = shell::tensor_of(obj.as_ptr()).clone();
+                settle::quietly(&t).map_err(|e| error::to_py(obj.py(), e))?;
+                return Ok(TensorArg(t));
             }
         }
         let message = format!("expected a Tensor, got {}", obj.get_type().name()?);
@@ -132,6 +137,7 @@ fn backward(
     guarded(|| {
         let (outputs, inputs) = (tensors(outputs), tensors(inputs.unwrap_or_default()));
         stays_inside(&outputs, &inputs).py(py)?;
+        let _at_once = settle::leave("backward()").py(py)?;
         let options = options(retain_graph, create_graph, true);
         tp_autograd::backward(&outputs, &optional(gradients), options, &inputs).py(py)
     })
@@ -158,6 +164,7 @@ fn grad<'py>(
     guarded(|| {
         let (outputs, inputs, gradients) = (tensors(outputs), tensors(inputs), optional(gradients));
         watch::gradients(&outputs, &inputs).py(py)?;
+        let _at_once = settle::leave("grad()").py(py)?;
         let found = tp_autograd::grad(
             &outputs,
             &inputs,
@@ -195,10 +202,16 @@ pub fn get_grad(t: &Tensor) -> Result<Option<Tensor>> {
         )
         .note("pass the gradient in as an argument: it is another tensor in every run"));
     }
+    if t.is_pending() {
+        settle::read(t, "TP4030", || "grad of a tensor was read".to_string())?;
+    }
     Ok(tp_autograd::meta::grad(t))
 }
 
 pub fn set_grad(t: &Tensor, grad: Option<Tensor>) -> Result<()> {
+    for one in grad.iter().chain([t]).filter(|one| one.is_pending()) {
+        settle::read(one, "TP4030", || "grad of a tensor was set".to_string())?;
+    }
     if grad.is_some() || capture::active() && watch::answer(t, Fact::HasGrad, |_| false)? {
         watch::changes(t, "setting grad")?;
     }
@@ -209,7 +222,11 @@ pub fn set_requires_grad(t: &Tensor, on: bool) -> Result<()> {
     if on && t.is_batched() {
         return Err(crate::batch::no_leaf());
     }
-    if capture::active() && watch::answer(t, Fact::RequiresGrad, Tensor::requires_grad)? != on {
+    if segments::active()
+        || t.is_pending()
+        || capture::active() && watch::answer(t, Fact::RequiresGrad, Tensor::requires_grad)? != on
+    {
+        settle::quietly(t)?;
         watch::changes(t, "setting requires_grad")?;
     }
     tp_autograd::meta::set_requires_grad(t, on)
@@ -274,6 +291,15 @@ pub fn grad_fn_object(py: Python<'_>, t: &Tensor) -> PyResult<Py<PyAny>> {
     }
 }
 
+/// Before a backward from `t`, which runs at its place.
+#[inline]
+pub fn at_once(t: &Tensor, gradient: Option<&Tensor>) -> Result<Option<Excursion>> {
+    for one in gradient.into_iter().chain([t]).filter(|one| one.is_pending()) {
+        settle::quietly(one)?;
+    }
+    settle::leave("backward()")
+}
+
 /// `x.backward(gradient)`: the shortest way, for the tensor method.
 pub fn backward_one(
     t: &Tensor,
@@ -283,6 +309,7 @@ pub fn backward_one(
     inputs: &[Tensor],
 ) -> Result<()> {
     stays_inside(std::slice::from_ref(t), inputs)?;
+    let _at_once = at_once(t, gradient.as_ref())?;
     tp_autograd::backward(
         std::slice::from_ref(t),
         &[gradient],

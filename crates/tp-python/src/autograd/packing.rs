@@ -4,8 +4,9 @@
 use super::returned::Owned;
 use super::{object, raised};
 use crate::error;
-use crate::error::guarded;
+use crate::error::{IntoPyResult, guarded};
 use crate::hot::{ffi as x, shell};
+use crate::settle;
 use pyo3::prelude::*;
 use std::any::Any;
 use std::sync::Arc;
@@ -125,6 +126,8 @@ impl SavedTensorsMode {
     /// Starts an entry; returns what `leave` is called with.
     fn enter(slf: Py<Self>) -> PyResult<Py<Self>> {
         guarded(|| {
+            // Hooks are for what is saved from here on.
+            Python::attach(|py| settle::leave("entering hooks on saved tensors").map(drop).py(py))?;
             SavedTensorsHooks::start(slf.get().hooks.clone());
             Ok(slf)
         })

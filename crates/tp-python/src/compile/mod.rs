@@ -6,7 +6,9 @@ mod dynamic;
 mod notice;
 mod object;
 mod plugged;
+mod segmented;
 pub mod tree;
+mod values;
 
 use crate::error::IntoPyResult;
 use crate::error::guarded;
@@ -18,7 +20,7 @@ use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
 use tp_graph::backend::Backend;
 use tp_graph::compile::{CompileOptions, CompiledFunction};
-use tp_graph::report::{Build, Explanation, FallbackPolicy, PlannedRegion, RegionRun, RunReport};
+use tp_graph::report::{Build, Explanation, FallbackPolicy, PlannedRegion, Recompile, RegionRun, RunReport};
 
 pub use backend::program_dict;
 use backend::{Background, PyBackend};
@@ -28,7 +30,7 @@ pub use object::{init_type, is_type};
 /// `background` adapters make their code on another thread; `dynamic` is None for symbols on the second size, True for
 /// symbols at once, False for none; `options` are known to one of the backends; `assumed` holds what the caller vouches for.
 #[pyfunction]
-#[pyo3(signature = (func, *, backends, policy, limit, parameters, background, dynamic, options, assumed))]
+#[pyo3(signature = (func, *, backends, policy, limit, parameters, background, dynamic, options, assumed, fullgraph))]
 fn compile_function<'py>(
     py: Python<'py>,
     func: &Bound<'py, PyAny>,
@@ -40,6 +42,7 @@ fn compile_function<'py>(
     dynamic: Option<bool>,
     options: Option<Bound<'py, PyDict>>,
     assumed: Bound<'py, PyTuple>,
+    fullgraph: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     guarded(|| {
         let find = |name: &String| -> PyResult<Arc<dyn Backend>> {
@@ -65,7 +68,7 @@ fn compile_function<'py>(
         let backends = backends.iter().map(find).collect::<PyResult<Vec<_>>>()?;
         let dynamic = dynamic::policy(dynamic);
         let core = CompiledFunction::new(CompileOptions { backends, policy, limit, dynamic });
-        object::new(py, func, Arc::new(core), parameters, &assumed)
+        object::new(py, func, Arc::new(core), parameters, &assumed, fullgraph)
     })
 }
 
@@ -74,21 +77,41 @@ fn graph_of(py: Python<'_>, entry: &tp_graph::Entry) -> PyResult<PyGraph> {
     Ok(PyGraph::new(entry.graph().clone(), entry.backward_graph().cloned(), held))
 }
 
+/// The entries of the whole function, then those of its segments in the order in which they were met.
+fn entries(compiled: &Bound<'_, PyAny>) -> PyResult<Vec<Arc<tp_graph::Entry>>> {
+    let mut all = object::core(compiled)?.entries();
+    for segment in object::segments(compiled)?.iter().flat_map(|store| store.functions()) {
+        all.extend(segment.entries());
+    }
+    Ok(all)
+}
+
 /// The graphs captured so far: one per entry, with `.backward` for training entries.
 #[pyfunction]
 fn compiled_graphs(compiled: &Bound<'_, PyAny>) -> PyResult<Vec<PyGraph>> {
-    guarded(|| {
-        let core = object::core(compiled)?;
-        core.entries().iter().map(|e| graph_of(compiled.py(), e)).collect()
-    })
+    guarded(|| entries(compiled)?.iter().map(|e| graph_of(compiled.py(), e)).collect())
 }
 
 /// What is known of the entries so far, as `tensorplay.outcome.Explanation`.
 #[pyfunction]
 fn compiled_report<'py>(py: Python<'py>, compiled: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     guarded(|| {
-        let core = object::core(compiled)?;
-        explanation_object(py, core, core.explanation())
+        let mut all = object::core(compiled)?.explanation();
+        if let Some(store) = object::segments(compiled)? {
+            let breaks = store.breaks().iter().map(ToString::to_string).collect();
+            let more = store.functions().into_iter().map(|f| f.explanation());
+            for more in std::iter::once(Explanation { breaks, ..Explanation::default() }).chain(more) {
+                let graphs = all.graphs.len();
+                let numbered = |r: Recompile| Recompile { graph: graphs + r.graph, ..r };
+                all.recompiles.extend(more.recompiles.into_iter().map(numbered));
+                all.graphs.extend(more.graphs);
+                all.guards.extend(more.guards);
+                all.breaks.extend(more.breaks);
+                all.removed.extend(more.removed);
+                all.regions.extend(more.regions);
+            }
+        }
+        explanation_object(py, &entries(compiled)?, all)
     })
 }
 
@@ -113,7 +136,11 @@ fn compiled_builds<'py>(py: Python<'py>, compiled: &Bound<'py, PyAny>) -> PyResu
             d.set_item("cached", b.cached)?;
             Ok(d)
         };
-        object::core(compiled)?.builds().iter().map(build).collect()
+        let mut builds = object::core(compiled)?.builds();
+        for segment in object::segments(compiled)?.iter().flat_map(|store| store.functions()) {
+            builds.extend(segment.builds());
+        }
+        builds.iter().map(build).collect()
     })
 }
 
@@ -161,10 +188,10 @@ fn planned(r: &PlannedRegion) -> String {
 
 fn explanation_object<'py>(
     py: Python<'py>,
-    core: &CompiledFunction,
+    entries: &[Arc<tp_graph::Entry>],
     e: Explanation,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let graphs = core.entries().iter().map(|e| graph_of(py, e)).collect::<PyResult<Vec<_>>>()?;
+    let graphs = entries.iter().map(|e| graph_of(py, e)).collect::<PyResult<Vec<_>>>()?;
     let kwargs = PyDict::new(py);
     kwargs.set_item("graphs", graphs)?;
     kwargs.set_item("guards", e.guards.concat())?;

@@ -3,7 +3,9 @@
 
 use super::dynamic;
 use super::notice;
+use super::segmented;
 use super::tree::{self, Call, Flat, FlatCall, Numbers, Tree};
+use super::values::{FlatArgs, FlatValues, flat_args, flat_values, holds_fake};
 use crate::error;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::heap_type::{HeapType, slot};
@@ -13,16 +15,16 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use smallvec::SmallVec;
 use std::any::Any;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use tp_dispatch::{Arg, Error, FallbackReason, Result, Rets, Value, state};
+use tp_dispatch::{Arg, Error, ErrorKind, Result, Rets, Value, state};
 use tp_graph::compile::{Built, CompiledFunction};
 use tp_graph::entry::Entry;
 use tp_graph::report::FallbackPolicy;
+use tp_graph::segments::Store;
 use tp_tensor::{Scalar, Tensor};
 
 #[repr(C)]
@@ -40,6 +42,8 @@ struct Inner {
     parameters: Vec<String>,
     /// A tuple of what the caller vouches for.
     assumed: Obj,
+    /// Where the function need not be captured as a whole.
+    segments: Option<Arc<Store>>,
 }
 
 /// How an entry's flat results make up what the function returned.
@@ -51,15 +55,15 @@ struct Results {
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(ptr::null_mut());
 
-type FlatArgs<'a> = SmallVec<[Arg<'a>; 8]>;
-
 pub fn new<'py>(
     py: Python<'py>,
     func: &Bound<'py, PyAny>,
     core: Arc<CompiledFunction>,
     parameters: Vec<String>,
     assumed: &Bound<'py, PyTuple>,
+    fullgraph: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let segments = (!fullgraph).then(|| Arc::new(Store::new(&core)));
     // SAFETY: a fresh object of our type; every field is written before it is tracked.
     unsafe {
         let op = x::_PyObject_GC_New(TYPE.load(Ordering::Acquire));
@@ -72,6 +76,7 @@ pub fn new<'py>(
             func: ffi::Py_NewRef(func.as_ptr()),
             parameters,
             assumed: ffi::Py_NewRef(assumed.as_ptr()),
+            segments,
         };
         ptr::write(&raw mut (*this).vectorcall, vectorcall);
         ptr::write(&raw mut (*this).inner, Box::into_raw(Box::new(inner)));
@@ -99,6 +104,11 @@ fn inner<'a>(obj: &'a Bound<'_, PyAny>) -> PyResult<&'a Inner> {
 
 pub fn core<'a>(obj: &'a Bound<'_, PyAny>) -> PyResult<&'a CompiledFunction> {
     Ok(&inner(obj)?.core)
+}
+
+/// What a function in segments has compiled and where it broke off; None for one that is captured as a whole.
+pub fn segments<'a>(obj: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a Store>> {
+    Ok(inner(obj)?.segments.as_deref())
 }
 
 pub fn function<'py>(py: Python<'py>, obj: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -143,6 +153,8 @@ unsafe fn short(inner: &Inner, given: &[Obj]) -> Option<Result<Obj>> {
         Some(match (out, &results.tree) {
             (Ok(t), Tree::Leaf) => Ok(shell::wrap(t)),
             (Ok(t), tree) => rebuild(tree, Rets::from_iter([Value::Tensor(t)])),
+            // An error has a longer way, where the function need not be captured as a whole.
+            (Err(_), _) if inner.segments.is_some() => return None,
             (Err(e), _) => Err(e),
         })
     }
@@ -154,7 +166,7 @@ unsafe fn other(inner: &Inner, args: *const Obj, nargs: usize, kwnames: Obj) -> 
     // SAFETY: live objects, by the vectorcall protocol; lock held.
     unsafe {
         // Under capture the function is inlined, also where its own tensors are real: their values may change.
-        if kwnames.is_null() && !tp_graph::capture::active() {
+        if kwnames.is_null() && !tp_graph::capture::active() && !tp_graph::segments::active() {
             let given = std::slice::from_raw_parts(args, nargs);
             let flat: Option<FlatArgs<'_>> = given.iter().map(|&obj| simple(obj)).collect();
             if let Some(done) = flat.and_then(|flat| long(inner, &flat)) {
@@ -171,6 +183,9 @@ unsafe fn long(inner: &Inner, args: &[Arg<'_>]) -> Option<Result<Obj>> {
     let mut rets = Rets::new();
     let entry = match inner.core.call(args, &mut rets) {
         Ok(entry) => entry?,
+        Err(_) if inner.segments.is_some() && inner.core.find(args).is_some_and(|e| e.is_pure()) => {
+            return None;
+        }
         Err(e) => return Some(Err(e)),
     };
     let results = entry.structure().downcast_ref::<Results>()?;
@@ -219,10 +234,18 @@ unsafe fn slow(inner: &Inner, args: *const Obj, nargs: usize, kwnames: Obj) -> R
         match find_or_build(py, inner, &call)? {
             Found::Entry(entry, flat, is_new) => {
                 let mut rets = Rets::new();
-                entry.run(&flat_args(&flat), &mut rets)?;
+                // SAFETY: a live function held by the object.
+                let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
+                if let Err(e) = entry.run(&flat_args(&flat), &mut rets) {
+                    return match &inner.segments {
+                        // The function may catch what an op raises by the values it meets.
+                        Some(store) if e.kind() != ErrorKind::Host && entry.is_pure() => {
+                            segmented::call(py, &func, (store, None), &call).map(Bound::into_ptr)
+                        }
+                        _ => Err(e),
+                    };
+                }
                 if is_new {
-                    // SAFETY: a live function held by the object.
-                    let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
                     notice::ran(py, &func, &inner.core).map_err(error::from_py)?;
                 }
                 match entry.structure().downcast_ref::<Results>() {
@@ -236,6 +259,11 @@ unsafe fn slow(inner: &Inner, args: *const Obj, nargs: usize, kwnames: Obj) -> R
                 let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
                 let out = x::require_stack().and_then(|()| func.call(&call.args, call.kwargs.as_ref()));
                 out.map(Bound::into_ptr).map_err(error::from_py)
+            }
+            Found::Segments(store, suspicion) => {
+                // SAFETY: a live function held by the object.
+                let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
+                segmented::call(py, &func, (&store, suspicion), &call).map(Bound::into_ptr)
             }
         }
     })
@@ -263,37 +291,12 @@ enum Found {
     Entry(Arc<Entry>, FlatValues, bool),
     /// The function itself: over the limit of entries, or inlined into a capture, which also a fake rule is.
     Eager,
-}
-
-/// A tensor without data has no compiled code to run: the function's ops say what becomes of it.
-fn holds_fake(value: &Value) -> bool {
-    let mut fake = false;
-    value.for_each_tensor(|t| fake |= t.is_fake());
-    fake
-}
-
-/// Flat values of a call, with the structure as one more where it matters.
-struct FlatValues {
-    values: Vec<Value>,
-    names: Vec<Arc<str>>,
-}
-
-fn flat_values(call: &FlatCall) -> FlatValues {
-    let mut values = call.flat.values.clone();
-    let mut names: Vec<Arc<str>> = call.flat.names.iter().map(|n| n.as_str().into()).collect();
-    if !call.is_plain() {
-        values.push(Value::Str(call.flat.shape.as_str().into()));
-        names.push("structure".into());
-    }
-    FlatValues { values, names }
-}
-
-fn flat_args(flat: &FlatValues) -> FlatArgs<'_> {
-    flat.values.iter().map(Value::as_arg).collect()
+    /// Python runs, and what lies between two breaks is compiled.
+    Segments(Arc<Store>, Option<segmented::Suspicion>),
 }
 
 fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found> {
-    if tp_graph::capture::active() {
+    if tp_graph::capture::active() || tp_graph::segments::active() {
         return Ok(Found::Eager);
     }
     let flat_call = FlatCall::new(call, &inner.parameters)?;
@@ -317,61 +320,54 @@ fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found
     // SAFETY: a tuple since it was made.
     let assumed: Bound<'_, PyTuple> = unsafe { assumed.cast_into_unchecked() };
     let leaves = flat_call.flat.values.len();
+    let kind = inner.segments.as_ref().map(|store| (store, segmented::kind_of(&flat_call.flat.shape, &args)));
+    // The body of an op, or a rule, is no place to put calls off.
+    if kind.is_some() && (state::is_in_foreign_kernel() || tp_dispatch::fake::in_rule()) {
+        return Ok(Found::Eager);
+    }
+    if let Some((store, kind)) = &kind
+        && !(crate::watching::is_available() && store.may_capture(*kind))
+    {
+        return Ok(Found::Segments(Arc::clone(store), None));
+    }
+    let watch = tree::Watch { assumed: &assumed, is_tentative: kind.is_some() };
     let marks = dynamic::marks(py, &args).map_err(error::from_py)?;
     let made = Arc::new(flat_call);
     // Called twice where a capture with symbolic sizes does not come about.
     let built = inner.core.build(&args, &flat.names, &marks, &mut |values: &[Value]| {
         let values = values.get(..leaves).unwrap_or(values);
-        let out = made.call(py, &func, &inner.parameters, values, Some(&assumed));
+        let out = made.call(py, &func, &inner.parameters, values, Some(watch));
         let out = out.inspect_err(|e| _ = dynamic::failed(py, e)).map_err(error::from_py)?;
         let mut results = Flat::default();
         let tree = tree::flatten(&out, "result", Numbers::Fixed, &mut results)?;
         let structure: Box<dyn Any + Send + Sync> = Box::new(Results { tree, _call: made.clone() });
         Ok((results.values, structure))
-    })?;
+    });
     drop(args);
+    let built = match (built, kind) {
+        (Err(e), Some((store, kind))) => {
+            let refusal = segmented::refusal(py, store, kind, e)?;
+            return Ok(Found::Segments(store.clone(), refusal));
+        }
+        (built, _) => built?,
+    };
     match built {
         Built::Entry(entry) => {
             if inner.core.policy() == FallbackPolicy::Warn {
-                warn(py, &entry)?;
+                notice::warn(py, &entry)?;
             }
             notice::built(py, &func, &inner.core, &entry).map_err(error::from_py)?;
             Ok(Found::Entry(entry, flat, true))
         }
         Built::Eager(reason) => {
             if inner.core.tell_limit() {
-                warn_of(py, std::slice::from_ref(&reason))?;
+                notice::warn_of(py, std::slice::from_ref(&reason))?;
             }
             inner.core.note_eager(&reason);
             notice::eager(py, &func, &reason).map_err(error::from_py)?;
             Ok(Found::Eager)
         }
     }
-}
-
-/// One Python warning for each region of a new entry that will not run where it was asked to, at the user's line.
-fn warn(py: Python<'_>, entry: &Entry) -> Result<()> {
-    warn_of(py, &entry.fallbacks())
-}
-
-fn warn_of(py: Python<'_>, reasons: &[FallbackReason]) -> Result<()> {
-    if reasons.is_empty() {
-        return Ok(());
-    }
-    let level = stack_level(py).map_err(error::from_py)?;
-    for reason in reasons {
-        let message = format!("fallback ({}): {reason}", reason.kind()).replace('\0', " ");
-        let text = std::ffi::CString::new(message).unwrap_or_default();
-        let category = py.get_type::<pyo3::exceptions::PyUserWarning>();
-        PyErr::warn(py, &category, &text, level).map_err(error::from_py)?;
-    }
-    Ok(())
-}
-
-/// The level of the innermost Python frame that is not of this package. For a warning raised from here, level 1 is the
-/// innermost frame of all: a call from Rust has none of its own.
-fn stack_level(py: Python<'_>) -> PyResult<i32> {
-    py.import("tensorplay._places")?.call_method0("stack_level")?.extract()
 }
 
 pub fn prepare(obj: &Bound<'_, PyAny>, call: Call<'_>) -> Result<()> {
@@ -382,6 +378,7 @@ pub fn prepare(obj: &Bound<'_, PyAny>, call: Call<'_>) -> Result<()> {
         }
         return Err(e.note("prepare it before the capture, or call it: a call is inlined"));
     }
+    let _at_once = crate::settle::leave("explain()")?;
     let inner = inner(obj).map_err(error::from_py)?;
     find_or_build(obj.py(), inner, &call).map(drop)
 }

@@ -227,7 +227,9 @@ fn leaf(obj: &Bound<'_, PyAny>, numbers: Numbers) -> Result<Option<Value>> {
     // SAFETY: a live object, lock held.
     unsafe {
         if shell::is_tensor(p) {
-            return Ok(Some(Value::Tensor(shell::tensor_of(p).clone())));
+            let t = shell::tensor_of(p);
+            crate::settle::quietly(t)?;
+            return Ok(Some(Value::Tensor(t.clone())));
         }
         if numbers == Numbers::Fixed {
             // A size that a run finds is computed anew by each.
@@ -310,6 +312,15 @@ pub struct Call<'py> {
     pub kwargs: Option<Bound<'py, PyDict>>,
 }
 
+/// How a call is watched.
+#[derive(Clone, Copy)]
+pub struct Watch<'a, 'py> {
+    /// What the caller vouches for.
+    pub assumed: &'a Bound<'py, PyTuple>,
+    /// The function runs once more where this fails.
+    pub is_tentative: bool,
+}
+
 /// A call's arguments, flat, with what is needed to make the call again.
 pub struct FlatCall {
     pub flat: Flat,
@@ -349,14 +360,15 @@ impl FlatCall {
     }
 
     /// Calls `func` with `values` in the places of the leaves; an error where it writes to what the arguments hold.
-    /// With `watch` what it reads beyond them becomes a guard of the capture, but for what that tuple vouches for.
+    /// With `watch` what it reads beyond them becomes a guard of the capture, but for what that tuple vouches for. What a
+    /// tentative call wrote is taken back whatever it failed of.
     pub fn call<'py>(
         &self,
         py: Python<'py>,
         func: &Bound<'py, PyAny>,
         parameters: &[String],
         values: &[Value],
-        watch: Option<&Bound<'py, PyTuple>>,
+        watch: Option<Watch<'_, 'py>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         x::require_stack()?;
         let mut values = values.iter().cloned();
@@ -377,10 +389,10 @@ impl FlatCall {
         func: &Bound<'py, PyAny>,
         parameters: &[String],
         (args, kwargs): (Bound<'py, PyTuple>, Option<&Bound<'py, PyDict>>),
-        watch_state: Option<&Bound<'py, PyTuple>>,
+        watch_state: Option<Watch<'_, 'py>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let watch = self.watch(func, parameters, &args, kwargs)?;
-        let Some(assumed) = watch_state else {
+        let Some(Watch { assumed, is_tentative }) = watch_state else {
             let out = func.call(args, kwargs)?;
             return unwritten(watch.as_ref()).map(|()| out);
         };
@@ -399,7 +411,7 @@ impl FlatCall {
             (Ok(out), Some(watching)) => watching.finish(py).map(|()| out),
             (Err(e), Some(watching)) => {
                 let again = super::dynamic::failed(py, &e);
-                watching.abandon(py, again || tp_graph::capture::watch::is_refused());
+                watching.abandon(py, again || is_tentative || tp_graph::capture::watch::is_refused());
                 Err(e)
             }
             (done, None) => done,

@@ -3,6 +3,7 @@
 use super::{ObjectOwner, borrow_memory, buffers, tensor_of, wrap};
 use crate::error::IntoPyResult;
 use crate::error::guarded;
+use crate::settle;
 use crate::types::{self, DTypeArg};
 use pyo3::prelude::*;
 use smallvec::smallvec;
@@ -93,6 +94,7 @@ pub fn tensor_storage(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<(usize, 
         let t = tensor_of(x)?;
         let by = "x.untyped_storage()";
         types::readable(&t, "TP4005", "the address of a storage was", by, types::OWN_OP).py(py)?;
+        settle::lend(&t).py(py)?;
         Ok((t.storage().data() as usize, t.storage().nbytes()))
     })
 }
@@ -117,6 +119,7 @@ pub fn storage_copy(py: Python<'_>, to: &Bound<'_, PyAny>, from: &Bound<'_, PyAn
             Ok(())
         };
         checked.py(py)?;
+        tp_graph::segments::before_write(&to).py(py)?;
         if a.data() != b.data() {
             // SAFETY: both are valid for that many bytes.
             unsafe { std::ptr::copy(b.data(), a.data(), a.nbytes()) };

@@ -18,6 +18,7 @@ mod values;
 use crate::error;
 use crate::given;
 use crate::hot::{queue, shell};
+use crate::settle;
 use crate::types;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -70,6 +71,7 @@ pub fn as_tensor(obj: &Bound<'_, PyAny>) -> Option<Tensor> {
 /// A tensor argument.
 pub fn tensor_of(obj: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     if let Some(t) = as_tensor(obj) {
+        settle::quietly(&t).map_err(|e| error::to_py(obj.py(), e))?;
         return Ok(t);
     }
     Err(given::expected("a Tensor", obj))

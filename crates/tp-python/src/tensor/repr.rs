@@ -4,6 +4,7 @@ use super::format::Style;
 use super::values;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::shell;
+use crate::settle;
 use crate::types;
 use pyo3::ffi;
 use std::fmt::Write;
@@ -23,6 +24,7 @@ const PREFIX: &str = "tensor(";
 pub unsafe fn text(op: Obj) -> Result<String> {
     // SAFETY: the caller's promise.
     let t = unsafe { shell::tensor_of(op) };
+    settle::read(t, "TP4003", || "the values of a tensor were read by repr(x) or str(x)".to_string())?;
     if tp_graph::capture::active() {
         types::readable(t, "TP4003", "the values of a tensor were", "repr(x) or str(x)", types::KEEP)?;
     }

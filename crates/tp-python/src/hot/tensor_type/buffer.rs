@@ -6,6 +6,7 @@
 use super::{slot, this};
 use crate::hot::ffi::Obj;
 use crate::hot::ret;
+use crate::settle;
 use crate::types;
 use pyo3::ffi::{self, Py_buffer};
 use std::ffi::CStr;
@@ -64,8 +65,9 @@ unsafe extern "C" fn get_buffer(op: Obj, view: *mut Py_buffer, flags: c_int) -> 
         if this(op).is_batched() {
             return Err(crate::batch::no_value());
         }
+        let by = "memoryview(x) or another reader of buffers";
+        settle::read(this(op), "TP4013", || format!("the memory of a tensor was read by {by}"))?;
         if this(op).is_fake() {
-            let by = "memoryview(x) or another reader of buffers";
             return Err(types::unread("TP4013", "the memory of a tensor was", by, types::OWN_OP));
         }
         match export(op, view, flags) {
@@ -109,7 +111,7 @@ unsafe fn export(op: Obj, view: *mut Py_buffer, flags: c_int) -> Result<(), Stri
         v.suboffsets = ptr::null_mut();
         v.internal = Box::into_raw(exported).cast();
         v.obj = ffi::Py_NewRef(op);
-        t.storage().lend();
+        settle::lend(t).map_err(|e| e.message().to_string())?;
         Ok(())
     }
 }

@@ -62,7 +62,7 @@ getters! {
     is_readonly(t) {
         watch::answer(t, Fact::Readonly, |t| t.storage().is_readonly()).map(|v| ffi::PyBool_FromLong(v.into()))
     }
-    is_fake(t) { Ok(ffi::PyBool_FromLong(t.is_fake().into())) }
+    is_fake(t) { Ok(ffi::PyBool_FromLong((t.is_fake() && !t.is_pending()).into())) }
 }
 
 /// The number of writes so far. A compiled function that asked for it would be captured anew after each.
@@ -70,6 +70,9 @@ fn counted(t: &Tensor) -> Result<u32> {
     if tp_graph::capture::active() {
         return Err(watch::refusal("TP4030", "_version of a tensor was read")
             .note("read it outside of the captured function"));
+    }
+    if t.is_pending() {
+        crate::settle::read(t, "TP4030", || "_version of a tensor was read".to_string())?;
     }
     Ok(t.storage().version())
 }

@@ -8,7 +8,7 @@ use crate::hot::shell::{self, Shell};
 use crate::hot::sizes;
 use crate::hot::{convert, ret};
 use crate::tensor::dlpack::export;
-use crate::{error, types};
+use crate::{error, settle, types};
 use pyo3::ffi;
 use std::mem::ManuallyDrop;
 use std::ptr;
@@ -22,6 +22,7 @@ unsafe extern "C" fn data_ptr(op: Obj, _: Obj) -> Obj {
     ret::guard(|| unsafe {
         let t = this(op);
         types::readable(t, "TP4005", "the address of a tensor was", "x.data_ptr()", types::OWN_OP)?;
+        settle::lend(t)?;
         Ok(ffi::PyLong_FromUnsignedLongLong(t.data_ptr() as u64))
     })
 }
@@ -51,6 +52,9 @@ unsafe extern "C" fn storage_offset(op: Obj, _: Obj) -> Obj {
     // SAFETY: as above.
     ret::guard(|| unsafe {
         let t = this(op);
+        if t.is_pending() {
+            settle::read(t, "TP4030", || "storage_offset() of a tensor was read".to_string())?;
+        }
         let offset = match capture::active().then(|| watch::ask(t, Fact::StorageOffset)).transpose()? {
             Some(Answer::Int(offset)) => offset,
             _ => t.offset(),
@@ -129,6 +133,7 @@ unsafe extern "C" fn set_(op: Obj, args: *const Obj, nargs: isize, kwnames: Obj)
             );
         }
         let t = this(op);
+        settle::read(t, "TP4031", || "set_() takes effect at its place".to_string())?;
         // One reference of the variable, one of the call.
         let alone = ffi::Py_REFCNT(op) <= 2 && t.ref_count() == 1 && !t.is_tracked();
         if t.numel() != 0 || t.requires_grad() || t.is_fake() || !alone {
@@ -141,8 +146,11 @@ unsafe extern "C" fn set_(op: Obj, args: *const Obj, nargs: isize, kwnames: Obj)
         if source.is_null() {
             return Err(error::fetch());
         }
-        let view =
-            if shell::is_tensor(source) { view_of(this(source), t, &given) } else { Err(no_storage()) };
+        let view = if shell::is_tensor(source) {
+            settle::quietly(this(source)).and_then(|()| view_of(this(source), t, &given))
+        } else {
+            Err(no_storage())
+        };
         ffi::Py_DECREF(source);
         watch::once("set_()", "call it outside of the function")?;
         repoint(op, view?);

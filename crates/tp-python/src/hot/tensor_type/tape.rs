@@ -108,6 +108,7 @@ unsafe extern "C" fn backward(op: Obj, args: *const Obj, nargs: isize, kwnames: 
         let nargs = nargs as usize;
         if nargs == 0 && kwnames.is_null() {
             autograd::stays_inside(std::slice::from_ref(this(op)), &[])?;
+            let _at_once = autograd::at_once(this(op), None)?;
             tp_autograd::backward_from(this(op))?;
             return Ok(new_ref(ffi::Py_None()));
         }

@@ -34,7 +34,7 @@ pub fn describe(t: &Tensor) -> Result<DlTensor> {
     if t.requires_grad() {
         return Err(buffer_error("a tensor that requires a gradient cannot be exported; use x.detach()"));
     }
-    t.storage().lend();
+    crate::settle::lend(t)?;
     Ok(DlTensor {
         data: if t.numel() == 0 { ptr::null_mut() } else { t.data_ptr().cast() },
         device: DlDevice::of(t.device())?,
@@ -152,6 +152,7 @@ pub unsafe extern "C" fn dlpack(op: Obj, args: *const Obj, nargs: isize, kwnames
     ret::guard(|| unsafe {
         let options = options(args, nargs, kwnames)?;
         let source = shell::tensor_of(op);
+        crate::settle::quietly(source)?;
         let (t, copied) = on_device(source, &options)?;
         synchronize(source, &t, options.stream)?;
         let modern = match options.max_version {
