@@ -159,9 +159,14 @@ fn contiguous(g: &Tensor, spec: &TensorSpec) -> Result<Tensor> {
     if g.is_contiguous() {
         return Ok(g.clone());
     }
-    let out = Tensor::empty(&spec.sizes, spec.dtype, spec.device)?;
-    let kernel = identity(spec.dtype)?;
-    let sizes: SmallVec<[usize; 6]> = spec.sizes.iter().map(|s| *s as usize).collect();
+    copied(g)
+}
+
+/// The elements of `g` in memory of their own, contiguous.
+pub(crate) fn copied(g: &Tensor) -> Result<Tensor> {
+    let out = Tensor::empty(g.sizes(), g.dtype(), g.device())?;
+    let kernel = identity(g.dtype())?;
+    let sizes: SmallVec<[usize; 6]> = g.sizes().iter().map(|s| *s as usize).collect();
     let strides = |t: &Tensor| t.strides().iter().map(|s| *s as isize).collect::<SmallVec<[isize; 6]>>();
     let (from, to) = (strides(g), strides(&out));
     let read = Strided { ptr: g.data_ptr(), strides: &from };

@@ -30,4 +30,5 @@ INTERNAL: dict[str, str] = {
     "TP9110": "A region that is not one flat loop was run as one.",
     "TP9111": "A compiled entry without the structure of its results.",
     "TP9113": "A fused op over rows met other rows than it was planned for.",
+    "TP9114": "Control flow lost a part of its capture.",
 }

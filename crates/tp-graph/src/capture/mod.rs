@@ -7,6 +7,10 @@
 //! (`watch`).
 
 mod between;
+mod bound;
+mod branches;
+pub mod control;
+mod control_gradient;
 mod known;
 mod recorder;
 pub mod watch;
