@@ -6,10 +6,10 @@ one node that holds them (the extension's `capture_cond`, `capture_while_loop`).
 
 from __future__ import annotations
 
-from tensorplay import _arguments, _native
+from tensorplay import _arguments, _native, functions
 from tensorplay._native import Tensor
 from tensorplay._tree import flatten, map_named, unflatten
-from tensorplay.errors import ArgumentError, InvalidValueError
+from tensorplay.errors import ArgumentError, InvalidValueError, UnsupportedError
 
 TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
 if TYPE_CHECKING:
@@ -45,10 +45,15 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
     ------
     ArgumentError
         For a `pred` that is no bool of one element (TP4301), and results that are no tensors (TP4305).
+
+    In `vmap`, where samples say different things, both branches run for all samples and each sample takes its own result;
+    so they do in a captured `vmap`.
     """
     for name, fn in (("true_fn", true_fn), ("false_fn", false_fn)):
         _arguments.function("cond", name, fn)
     given = _operands("cond", "operands", operands)
+    if isinstance(pred, Tensor) and _is_told_by_samples("cond", pred):
+        return _selected(pred, true_fn, false_fn, given)
     if _is_recorded("cond", pred):
         leaves, structure = _native.capture_cond(
             pred,
@@ -107,6 +112,8 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried
         return new, found, names
 
     if _native.is_capturing():
+        if _levels():
+            raise _in_vmap("while_loop in a vmap that is captured")
 
         def asked(given: list[Tensor]) -> tuple[list[Tensor], Structure, list[str]]:
             answer = ask(given)
@@ -142,9 +149,73 @@ def _is_recorded(function: str, pred: Any) -> bool:
 def _truth(answer: Any) -> bool:
     if isinstance(answer, bool):
         return answer
+    if isinstance(answer, Tensor) and _native.vmap_peel(answer) is not None:
+        raise _in_vmap("cond_fn of while_loop says something else for each sample of a vmap")
     if not isinstance(answer, Tensor) or answer.dtype.name != "bool" or answer.numel() != 1:
         _no_bool("while_loop", "cond_fn returns", answer)
     return bool(answer)
+
+
+def _levels() -> tuple[Any, ...]:
+    """The levels of vmap that this thread is in."""
+    from tensorplay import _batching
+
+    return _batching.active()
+
+
+def _in_vmap(what: str) -> UnsupportedError:
+    note = "run the loop outside of vmap, with the samples in one tensor, for as long as any of them goes on"
+    return UnsupportedError(f"{what}, which is not supported", code="TP4307", notes=(note,))
+
+
+def _is_told_by_samples(function: str, pred: Tensor) -> bool:
+    """Whether both branches are to run, because samples of a vmap choose; a captured vmap is not looked into."""
+    if _native.vmap_peel(pred) is None and not (_native.is_capturing() and _levels()):
+        return False
+    if pred.dtype.name != "bool" or pred.numel() != 1:
+        _no_bool(function, "pred is", pred)
+    return True
+
+
+def _version(t: Tensor) -> int:
+    """The version of the memory of `t`, or of the batch behind it."""
+    while (behind := _native.vmap_peel(t)) is not None:
+        t = behind[0]
+    return t._version
+
+
+def _selected(
+    pred: Tensor, true_fn: Callable[..., Any], false_fn: Callable[..., Any], given: tuple[Any, ...]
+) -> Any:
+    """Both branches, and for each sample the result that is its own."""
+    # A capture sees every write; eagerly those to operands are seen.
+    tensors = [t for t in flatten(given)[0] if isinstance(t, Tensor) and not _native.is_capturing()]
+    versions = [_version(t) for t in tensors]
+    before = _native.begin_selection()
+    try:
+        yes, structure, names = _result(true_fn(*given), "true_fn of cond")
+        no, other, _ = _result(false_fn(*given), "false_fn of cond")
+    finally:
+        _native.end_selection(before)
+    if [_version(t) for t in tensors] != versions:
+        message = "a branch of cond in vmap writes to an operand: both branches run for every sample"
+        raise InvalidValueError(message, code="TP4304", notes=("write to a clone() and return that",))
+    texts = [f"{structure!r}", f"{other!r}"], "what cond returns"
+    for name, a, b in zip(names, yes, no, strict=False):
+        if structure == other and (a.dtype != b.dtype or tuple(a.shape) != tuple(b.shape)):
+            texts = [f"{t.dtype.name}{list(t.shape)}" for t in (a, b)], name
+            break
+    else:
+        if structure == other:
+            whole = pred.reshape(())
+            results = [functions.where(whole, a, b) for a, b in zip(yes, no, strict=True)]
+            return unflatten(structure, results)
+    (first, second), name = texts
+    raise InvalidValueError(
+        f"{name} is {first} in true_fn of cond, {second} in false_fn",
+        code="TP4302",
+        notes=("both branches return tensors in the same nest, of the same shapes and dtypes",),
+    )
 
 
 def _no_bool(function: str, what: str, got: Any) -> None:

@@ -87,7 +87,24 @@ fn capture_while_loop<'py>(
     })
 }
 
+/// Both branches of a choice are about to run; gives what `end_selection` takes.
+#[pyfunction]
+fn begin_selection() -> PyResult<Option<usize>> {
+    guarded(|| Ok(tp_graph::capture::select(None)))
+}
+
+/// Both branches have run.
+#[pyfunction]
+fn end_selection(before: Option<usize>) -> PyResult<()> {
+    guarded(|| {
+        tp_graph::capture::select(Some(before));
+        Ok(())
+    })
+}
+
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(capture_cond, m)?)?;
+    m.add_function(wrap_pyfunction!(begin_selection, m)?)?;
+    m.add_function(wrap_pyfunction!(end_selection, m)?)?;
     m.add_function(wrap_pyfunction!(capture_while_loop, m)?)
 }

@@ -29,6 +29,11 @@ ENTRIES: tuple[tuple[str, str, str], ...] = (
         "A result of captured control flow has a size that only one branch finds.",
         "compute what the size depends on before, or pad to a known size",
     ),
+    (
+        "TP4307",
+        "A while_loop whose trips differ from sample to sample of a vmap.",
+        "run the loop outside of vmap, for as long as any sample goes on",
+    ),
 )
 
 EXAMPLES: dict[str, str] = {
@@ -47,6 +52,9 @@ def f(x):
 tp.compile(f)(tp.ones((2,)))
 """,
     "TP4305": "tp.cond(tp.tensor(True), lambda: 1, lambda: 2)",
+    "TP4307": """
+tp.func.vmap(lambda x: tp.while_loop(lambda y: y < 9.0, lambda y: y * 2.0, (x,))[0])(tp.ones((2,)))
+""",
     "TP4306": """
 def f(x):
     return tp.cond(x.sum() > 0, lambda: tp.nonzero(x), lambda: tp.nonzero(-x))

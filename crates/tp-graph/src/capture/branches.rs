@@ -4,7 +4,7 @@
 
 use super::control::Role;
 use super::{Recorder, SCOPES, watch};
-use crate::entity::ValueId;
+use crate::entity::{Entity, ValueId};
 use crate::ir::{Def, InputKind, ValueType};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -80,6 +80,17 @@ impl Drop for BranchScope {
     }
 }
 
+/// From now on both branches of a choice run, and no write of theirs may be seen outside; `before` is what `select` gave
+/// when it began, and ends it. None where nothing is captured.
+pub fn select(before: Option<Option<usize>>) -> Option<usize> {
+    let recorder = SCOPES.with(|s| s.borrow().last().cloned())?;
+    let mut recorder = recorder.borrow_mut();
+    let now = recorder.builder.graph().values.len();
+    let around = recorder.selecting;
+    recorder.selecting = before.unwrap_or(Some(around.unwrap_or(now).max(now)));
+    around
+}
+
 /// The capture that calls of this thread are recorded by.
 pub(super) fn current() -> Result<Rc<RefCell<Recorder>>> {
     let found = SCOPES.with(|s| s.borrow().last().cloned());
@@ -138,9 +149,10 @@ impl Recorder {
 
     /// A branch that does not run must not have written: what is written to in one is made there.
     pub(super) fn check_writes(&mut self, call: &Call<'_>, args: &[Arg<'_>]) -> Result<()> {
-        let Some(role) = self.around.as_ref().map(|a| a.role).filter(|_| call.def.effects.mutates) else {
+        let role = self.around.as_ref().map(|a| a.role.to_string());
+        if !call.def.effects.mutates || role.is_none() && self.selecting.is_none() {
             return Ok(());
-        };
+        }
         let mut written: Vec<Tensor> = Vec::new();
         for &i in &call.def.params.written {
             if let Some(arg) = args.get(i as usize) {
@@ -150,9 +162,11 @@ impl Recorder {
         for t in written {
             let value = self.value_of(&t)?;
             let graph = self.builder.graph();
-            if matches!(graph.values[graph.root(value)].def, Def::Input(_)) {
-                let message = format!("{role} writes to a tensor from outside of it");
-                let mut e = Error::capture("TP4304", message)
+            let root = graph.root(value);
+            let is_input = matches!(graph.values[root].def, Def::Input(_));
+            if is_input || self.selecting.is_some_and(|before| root.index() < before) {
+                let role = role.unwrap_or_else(|| "a branch of cond in vmap".to_string());
+                let mut e = Error::capture("TP4304", format!("{role} writes to a tensor from outside of it"))
                     .with_op(call.op.name())
                     .note("write to a clone() and return that, or write to it with the result outside");
                 if let Some(at) = host::location() {

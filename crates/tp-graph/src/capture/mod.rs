@@ -16,6 +16,7 @@ mod recorder;
 pub mod watch;
 
 pub use between::Between;
+pub use branches::select;
 pub use recorder::Recorder;
 pub(crate) use recorder::literal;
 

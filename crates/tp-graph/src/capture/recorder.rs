@@ -31,6 +31,8 @@ pub struct Recorder {
     lifted: Vec<Tensor>,
     /// The capture around this one, which is of a branch.
     pub(super) around: Option<Around>,
+    /// Both branches of a choice run, one after the other: what was there before them, this many values, is not written to.
+    pub(super) selecting: Option<usize>,
     /// Whether each lifted tensor required a gradient when it was met.
     lifted_grad: Vec<bool>,
     arguments: Vec<Tensor>,
@@ -57,6 +59,7 @@ impl Recorder {
             real: HashMap::new(),
             lifted: Vec::new(),
             around: None,
+            selecting: None,
             lifted_grad: Vec::new(),
             arguments: Vec::new(),
             between: Between::default(),

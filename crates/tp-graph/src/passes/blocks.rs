@@ -7,6 +7,7 @@ use crate::control::{self, Control};
 use crate::entity::{Entity, NodeId, ValueId};
 use crate::ir::{Graph, Node, Operand, Output};
 
+/// Simplifies every block, and takes out what is not used of the nodes that hold them.
 pub fn run(graph: &Graph) -> (Graph, Vec<Removed>) {
     let mut removed = Vec::new();
     let mut out = graph.clone();

@@ -2,7 +2,7 @@
 //! of its values; the name of an op never decides. Passes change no bit of any result, and no two tensors that the
 //! function returns become one.
 
-mod blocks;
+pub mod blocks;
 pub mod canonicalize;
 pub mod cse;
 pub mod dce;
