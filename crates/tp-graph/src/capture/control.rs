@@ -15,6 +15,7 @@ use smallvec::smallvec;
 use std::fmt;
 use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::{Arg, Phase, Registry, Result, Rets, Value, dispatcher, host, state};
+use tp_tensor::symbols::Symbols;
 use tp_tensor::{DType, Dim, Tensor, TensorSpec};
 
 /// Runs a branch over the tensors that stand for what a loop carries; gives its results.
@@ -138,7 +139,8 @@ fn capture(role: Role, carried: &[Tensor], f: &mut BranchFn<'_>) -> Result<Branc
         outputs.push(Operand::Value(scope.recorder().operand_of(t)?));
     }
     let specs: Vec<TensorSpec> = results.iter().map(TensorSpec::of).collect();
-    check_sizes(&scope.recorder(), role, &specs, known)?;
+    let symbols = scope.recorder().symbols();
+    check_sizes(&symbols, role, &specs, known)?;
     let records = state::is_grad_enabled();
     let differentiable: Vec<bool> = results.iter().map(|t| records && t.requires_grad()).collect();
     let boundary = scope.recorder().builder().graph().nodes.len();
@@ -195,9 +197,9 @@ fn gradients(
 }
 
 /// A size that only the branch finds cannot be told outside of it.
-fn check_sizes(recorder: &Recorder, role: Role, specs: &[TensorSpec], known: u32) -> Result<()> {
+fn check_sizes(symbols: &Symbols, role: Role, specs: &[TensorSpec], known: u32) -> Result<()> {
     for (i, spec) in specs.iter().enumerate() {
-        if shows_new(recorder, spec, known) {
+        if shows_new(symbols, spec, known) {
             let message =
                 format!("result {i} of {role} is {spec}: its size depends on data that the branch computes");
             return Err(watch::refusal("TP4306", message)
@@ -208,8 +210,7 @@ fn check_sizes(recorder: &Recorder, role: Role, specs: &[TensorSpec], known: u32
 }
 
 /// Whether a type names a symbol that was declared since there were `known`.
-pub(super) fn shows_new(recorder: &Recorder, spec: &TensorSpec, known: u32) -> bool {
-    let symbols = recorder.symbols();
+pub(super) fn shows_new(symbols: &Symbols, spec: &TensorSpec, known: u32) -> bool {
     let mut found = false;
     for &raw in spec.sizes.iter().filter(|&&d| Dim::from_raw(d).is_symbol()) {
         if let Some(poly) = symbols.poly(Dim::from_raw(raw)) {

@@ -44,8 +44,9 @@ pub(super) fn cond(pred: &Tensor, union: &Union, branches: [Branch; 2], known: u
     let (results, differentiable) = (yes.results.clone(), yes.differentiable.clone());
     let halves = [half(yes, results.len())?, half(no, results.len())?];
     let slots = slots(&halves, results.len());
+    let symbols = current()?.borrow().symbols();
     for slot in &slots {
-        if shows_new(&current()?.borrow(), &slot.spec, known) {
+        if shows_new(&symbols, &slot.spec, known) {
             let message =
                 format!("the gradient of cond would save {}, a size that only one branch knows", slot.spec);
             return Err(watch::refusal("TP4306", message)
