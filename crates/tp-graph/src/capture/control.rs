@@ -61,7 +61,7 @@ pub(super) struct Branch {
     pub by: Vec<(Tensor, bool)>,
 }
 
-/// Calls what `branches` say, one of which a run will, and gives their results.
+/// A choice between two branches, each of which is called once; gives its results.
 ///
 /// The error is TP4302 where the branches differ in what they return; `names` are those of the results.
 pub fn cond(
@@ -86,7 +86,7 @@ pub fn cond(
     control_gradient::cond(pred, &union, [yes, no], known)
 }
 
-/// The loop over `carried`; each of `names` is what a message calls one of these.
+/// The loop over `carried`: its results, of the types of what was put in.
 pub fn while_loop(
     carried: &[Tensor],
     condition: &mut BranchFn<'_>,
