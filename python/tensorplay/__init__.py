@@ -7,6 +7,7 @@ asked for.
 
 from tensorplay import _install as _install  # completes the types of the extension
 from tensorplay import _later, errors, functions
+from tensorplay._control import cond, while_loop
 from tensorplay._native import (
     SymBool,
     SymInt,
@@ -288,6 +289,7 @@ __all__ = [
     "compiler",
     "concat",
     "concatenate",
+    "cond",
     "contiguous",
     "copy",
     "copysign",
@@ -451,6 +453,7 @@ __all__ = [
     "verify",
     "view",
     "where",
+    "while_loop",
     "zeros",
     "zeros_like",
 ]

@@ -11,14 +11,15 @@ import keyword
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tensorplay import _arguments, _native
+from tensorplay._control import cond, while_loop
 from tensorplay._native import Graph, Tensor
 from tensorplay.errors import ContractError, GraphError, InvalidValueError
 
-__all__ = ["call", "captured", "code", "resolve", "type_text"]
+__all__ = ["call", "captured", "code", "resolve", "targets", "type_text"]
 
 _ARITHMETIC: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -55,11 +56,14 @@ def call(graph: Graph, *args: Any) -> Any:
     for (number, name, _), (value, held) in zip(parts["inputs"], _inputs(graph, parts, args), strict=True):
         frame.take(number, name, value, held)
     frame.hold()
-    for target, given, outputs, _ in parts["nodes"]:
-        frame.step(target, given, outputs)
-    frame.confirm()
-    results = [frame.value(operand) for operand in parts["outputs"]]
+    results = frame.run()
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def targets(parts: dict[str, Any]) -> set[str]:
+    """The ops that a graph calls, in blocks too."""
+    found = {target for i, (target, *_) in enumerate(parts["nodes"]) if i not in parts["blocks"]}
+    return found.union(*(targets(block) for blocks in parts["blocks"].values() for block in blocks))
 
 
 def _inputs(graph: Graph, parts: dict[str, Any], args: tuple[Any, ...]) -> list[tuple[Any, bool]]:
@@ -120,6 +124,43 @@ class _Frame:
                 raise GraphError(
                     f"the graph was captured for sizes with {statement}", code="TP5007", notes=(known,)
                 )
+
+    def run(self) -> list[Any]:
+        """The outputs, once the inputs are there."""
+        for i, (target, given, outputs, _) in enumerate(self.parts["nodes"]):
+            if i in self.parts["blocks"]:
+                self.choose(target, given, outputs[0], self.parts["blocks"][i])
+            else:
+                self.step(target, given, outputs)
+        self.confirm()
+        return [self.value(operand) for operand in self.parts["outputs"]]
+
+    def choose(self, target: str, given: list[Any], outputs: list[int], blocks: list[dict[str, Any]]) -> None:
+        """A node of control flow."""
+
+        def block(parts: dict[str, Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
+            inner = _Frame(parts)
+            inner.sizes |= self.sizes
+            for (number, name, _), value in zip(parts["inputs"], inputs, strict=True):
+                inner.take(number, name, value, True)
+            return tuple(inner.run())
+
+        first, second = blocks
+        results: tuple[Any, ...]
+        if target == "tp::cond":
+            pred, operands = map(self.value, given)
+            results = cond(
+                pred, lambda *inputs: block(first, inputs), lambda *inputs: block(second, inputs), operands
+            )
+        else:
+            carried, captured = map(self.value, given)
+            results = while_loop(
+                lambda *inputs: block(first, (*inputs, *captured))[0],
+                lambda *inputs: block(second, (*inputs, *captured)),
+                carried,
+            )
+        for number, result in zip(outputs, results, strict=True):
+            self._keep(target, number, result)
 
     def step(self, target: str, given: list[Any], outputs: list[Any]) -> None:
         op = resolve(target)
@@ -189,6 +230,8 @@ class _Frame:
     def confirm(self) -> None:
         """The checks of the program."""
         for statement, message in self.parts["checks"]:
+            if not _symbols(statement) <= self.sizes.keys():
+                continue  # a branch that does not run, or the one around this, has its sizes
             holds = self.number(statement)
             if isinstance(holds, _native.SymBool):
                 _native.check(holds, message)
@@ -321,27 +364,90 @@ def code(graph: Graph, name: str = "forward") -> str:
     for number, _, _ in parts["inputs"]:
         lines += _shown(parts, names, number, shown)
     lines += _held(parts, shown)
-    for target, given, outputs, location in parts["nodes"]:
-        op = _native.get_op(target)
-        positional, named = (
-            _operands(op, given, lambda o: _source(o, names))
-            if op is not None
-            else ([_source(o, names) for o in given], {})
-        )
-        arguments = ", ".join([*positional, *(f"{key}={value}" for key, value in named.items())])
-        result = ", ".join(
-            f"[{', '.join(names[n] for n in o)}]" if isinstance(o, list) else names[o] for o in outputs
-        )
+    lines += _body(parts, names, shown)
+    return "\n".join(lines) + "\n"
+
+
+def _body(parts: dict[str, Any], names: dict[int, str], shown: set[str]) -> list[str]:
+    """The lines of a function: calls, checks of sizes that they show, and the results."""
+    lines: list[str] = []
+    for i, (target, given, outputs, location) in enumerate(parts["nodes"]):
         comment = f"  # at {_printable(location)}" if location else ""
-        lines.append(f"    {f'{result} = ' if result else ''}{_callee(target)}({arguments}){comment}")
+        if i in parts["blocks"]:
+            blocks = parts["blocks"][i]
+            lines += _choice(target, given, [names[n] for n in outputs[0]], blocks, (names, shown, comment))
+            continue
+        lines += _call(target, given, outputs, (names, comment))
         for output in outputs:
             for number in output if isinstance(output, list) else [output]:
                 lines += _shown(parts, names, number, shown)
     for statement, message in parts["checks"]:
-        lines.append(f"    tp.check({statement}{f', {message!r}' if message else ''})")
+        # The sizes of a branch are its own.
+        if _symbols(statement) <= shown:
+            lines.append(f"    tp.check({statement}{f', {message!r}' if message else ''})")
     results = ", ".join(_source(o, names) for o in parts["outputs"])
     lines.append(f"    return {results}" if len(parts["outputs"]) != 0 else "    return ()")
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def _call(target: str, given: list[Any], outputs: list[Any], around: tuple[dict[int, str], str]) -> list[str]:
+    names, comment = around
+    op = _native.get_op(target)
+    positional, named = (
+        _operands(op, given, lambda o: _source(o, names))
+        if op is not None
+        else ([_source(o, names) for o in given], {})
+    )
+    arguments = ", ".join([*positional, *(f"{key}={value}" for key, value in named.items())])
+    result = ", ".join(
+        f"[{', '.join(names[n] for n in o)}]" if isinstance(o, list) else names[o] for o in outputs
+    )
+    return [f"    {f'{result} = ' if result else ''}{_callee(target)}({arguments}){comment}"]
+
+
+def _choice(
+    target: str,
+    given: list[Any],
+    results: list[str],
+    blocks: list[dict[str, Any]],
+    around: tuple[dict[int, str], set[str], str],
+) -> list[str]:
+    """A node of control flow: a function for each block, which closes over what is not carried, and the call."""
+    names, shown, comment = around
+    operands = [names[number] for operand in given for number in _numbers(operand)]
+    is_loop = target == "tp::while_loop"
+    carried = len(_numbers(given[0])) if is_loop else 0
+    reached = operands if is_loop else operands[1:]
+    mark = results[0] if results else f"after_{operands[0]}"
+    lines: list[str] = []
+    functions: list[str] = []
+    for which, parts in zip(("cond", "body") if is_loop else ("true", "false"), blocks, strict=True):
+        own = {number: f"{which}_{mark}_{number}" for number in range(len(parts["types"]))}
+        for position, (number, _, _) in enumerate(parts["inputs"]):
+            if position >= carried:
+                own[number] = reached[position]
+        taken = ", ".join(own[number] for number, _, _ in parts["inputs"][:carried])
+        functions.append(f"{which}_{mark}")
+        lines.append(f"    def {which}_{mark}({taken}):")
+        body = _body(parts, own, set(shown))
+        if which != "cond":
+            returned = ", ".join(_source(o, own) for o in parts["outputs"])
+            body[-1] = f"    return ({returned}{',' if len(parts['outputs']) == 1 else ''})"
+        lines += [f"    {line}" for line in body]
+    left = f"({', '.join(results)}{',' if len(results) == 1 else ''}) = " if results else ""
+    if is_loop:
+        lines.append(
+            f"    {left}tp.while_loop({', '.join(functions)}, [{', '.join(operands[:carried])}]){comment}"
+        )
+    else:
+        lines.append(f"    {left}tp.cond({operands[0]}, {', '.join(functions)}){comment}")
+    return lines
+
+
+def _numbers(operand: Any) -> list[int]:
+    """The values of an operand."""
+    kind, what = operand
+    return [what] if kind == "value" else [number for item in what for number in _numbers(item)]
 
 
 def _is_word(text: str) -> bool:

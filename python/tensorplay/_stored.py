@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorplay import _native, functions
 from tensorplay._native import Graph, Tensor
-from tensorplay._program import captured, resolve, type_text
+from tensorplay._program import captured, resolve, targets, type_text
 from tensorplay.errors import GraphError, TensorPlayError
 
 __all__ = ["from_json", "load", "save", "save_repro", "to_json"]
@@ -27,7 +27,7 @@ _HELD = ("lifted", "constant")
 def _schemas(graph: Graph) -> dict[str, str]:
     """The schema of each op that the graph calls, by its full name."""
     found: dict[str, str] = {}
-    for target, *_ in graph._structure()["nodes"]:
+    for target in sorted(targets(graph._structure())):
         found.setdefault(target, str(resolve(target).schema))
     return found
 
@@ -71,7 +71,7 @@ def from_json(text: str) -> Graph:
     ):
         raise _broken("it lacks the text of a graph or the schemas of its ops")
     graph = _native.parse_graph(body)
-    _check_ops({target for target, *_ in graph._structure()["nodes"]}, ops)
+    _check_ops(targets(graph._structure()), ops)
     violations = graph.verify()
     if violations:
         raise GraphError("the program breaks rules of its form", code="TP5002", notes=tuple(violations[:20]))
@@ -216,7 +216,7 @@ def save_repro(graph: Graph, path: Any) -> None:
     """Writes a script that runs the graph on random inputs of the same shapes, eager and compiled."""
     parts = graph._structure()
     builtin = ("tp::", "tensorplay::")
-    custom = sorted({target for target, *_ in parts["nodes"] if not target.startswith(builtin)})
+    custom = sorted(target for target in targets(parts) if not target.startswith(builtin))
     imports = [f"# It calls {name}: import what defines it here.\n" for name in custom]
     lines = []
     frame = captured(parts)

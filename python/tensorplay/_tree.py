@@ -6,8 +6,10 @@ be; a transform says so itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+TYPE_CHECKING = False  # type checkers take it for True; the name from `typing` would load that module
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
 
 __all__ = ["Structure", "broadcast", "flatten", "map_named", "tree_map", "unflatten"]
 

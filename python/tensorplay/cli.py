@@ -20,6 +20,7 @@ from typing import Any
 
 from tensorplay import _native, codes, graph
 from tensorplay._arguments import counted, nearest
+from tensorplay._program import targets
 from tensorplay.backends import base
 from tensorplay.errors import GraphError, TensorPlayError
 from tensorplay.outcome import Capability, how_to_install, render_table
@@ -247,9 +248,8 @@ def command_graph(arguments: argparse.Namespace) -> int:
     violations = list(found.verify())
     for violation in violations:
         print(f"violation: {violation}", file=sys.stderr)
-    if unknown := sorted(
-        {node.target for node in found.nodes if _native.get_op(_op_of(node.target)) is None}
-    ):
+    called = targets(found._structure())
+    if unknown := sorted(target for target in called if _native.get_op(_op_of(target)) is None):
         print(f"  --import MODULE imports the module that defines {', '.join(unknown)}", file=sys.stderr)
     return 1 if violations else 0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorplay._codes import EXAMPLES, INTERNAL, WITHOUT, differentiation, graphs, transforms
+from tensorplay._codes import EXAMPLES, INTERNAL, WITHOUT, control, differentiation, graphs, transforms
 
 __all__ = ["CODES", "FAMILIES", "Entry", "lookup"]
 
@@ -32,6 +32,7 @@ FAMILIES: dict[str, str] = {
     "TP39": "verification",
     "TP40": "capture",
     "TP41": "fallbacks",
+    "TP43": "control flow",
     "TP50": "graphs",
     "TP90": "internal errors",
     "TP91": "internal errors of compiled runs",
@@ -478,6 +479,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ),
     ("TP4105", "backend= is no name.", "pass a name, or a list of names in order of preference"),
     ("TP4106", "What is to be compiled or transformed is no function.", "pass a function of tensors"),
+    *control.ENTRIES,
     *graphs.ENTRIES,
     ("TP9001", "An exception of the caller's own on its way out.", "read the exception itself"),
 )

@@ -50,7 +50,8 @@ class Node(Record):
     """One operator call of a graph.
 
     ``target`` is ``"ns::op.overload"`` (``.default`` when unnamed); ``inputs`` and ``outputs`` name values (``"%3"``) or
-    literals; ``location`` is the user's ``file:line``; ``spec`` holds one entry per output.
+    literals; ``location`` is the user's ``file:line``; ``spec`` holds one entry per output. A node of control flow holds its
+    ``blocks``, two graphs: true and false of ``"tp::cond"``, cond and body of ``"tp::while_loop"``.
     """
 
     target: str
@@ -59,6 +60,7 @@ class Node(Record):
     effects: tuple[str, ...]
     location: str | None
     spec: tuple[TensorSpec | ValueSpec, ...]
+    blocks: tuple[Graph, ...] = ()
 
     def __str__(self) -> str:
         outputs = ", ".join(self.outputs)

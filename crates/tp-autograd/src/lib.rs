@@ -20,8 +20,8 @@ pub mod tape;
 mod view;
 
 pub use engine::{
-    GradOptions, backward, backward_from, depends_on, grad, grad_up_to_data, hide_leaf, reaches_other_leaf,
-    reaches_outside,
+    GradOptions, backward, backward_from, depends_on, distinct, grad, grad_up_to, grad_up_to_data, hide_leaf,
+    reaches_other_leaf, reaches_outside, same_edge,
 };
 pub use hooks::{HostHooks, set_host_hooks};
 pub use inplace::Rewritten;

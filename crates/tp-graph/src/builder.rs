@@ -28,6 +28,7 @@ pub enum NewOutput {
 pub struct NewNode {
     pub target: Target,
     pub inputs: SmallVec<[Operand; 4]>,
+    pub blocks: Vec<Graph>,
     pub effects: Effects,
     pub location: Option<Location>,
     pub phase: Phase,
@@ -77,8 +78,8 @@ impl GraphBuilder {
                 NewOutput::List(vs) => Output::List(vs.into_iter().map(&mut define).collect()),
             })
             .collect();
-        let NewNode { target, inputs, effects, location, phase } = new;
-        self.graph.nodes.push(Node { target, inputs, outputs, effects, location, phase })
+        let NewNode { target, inputs, blocks, effects, location, phase } = new;
+        self.graph.nodes.push(Node { target, inputs, outputs, blocks, effects, location, phase })
     }
 
     pub fn finish(mut self, outputs: Vec<Operand>) -> Graph {

@@ -1,5 +1,6 @@
 //! Pictures of a graph as text: Graphviz, and a table for terminals.
 
+use crate::control::Control;
 use crate::entity::ValueId;
 use crate::ir::{Def, Graph, Node, Operand};
 use std::fmt::Write;
@@ -10,30 +11,45 @@ impl Graph {
     pub fn to_dot(&self) -> String {
         let _table = tp_tensor::symbols::enter(self.symbols.clone());
         let mut out = String::from("digraph {\n  rankdir=TB;\n  node [shape=box, fontname=\"monospace\"];\n");
-        for input in &self.inputs {
-            let v = input.value;
-            let label = format!("{} {}\\n{}", v, quoted(&input.name), self.values[v].ty);
-            line(&mut out, format_args!("  v{} [label=\"{label}\", shape=ellipse];", v.0));
-        }
-        for (id, node) in self.nodes.iter() {
-            let shade = if node.phase == Phase::Backward { ", style=dashed" } else { "" };
-            let label = format!("{}\\n{}", node.target.name(), self.result_types(node).join("\\n"));
-            line(&mut out, format_args!("  n{} [label=\"{label}\"{shade}];", id.0));
-            node.for_each_use(|v| line(&mut out, format_args!("  {} -> n{};", self.dot_source(v), id.0)));
-        }
-        for (i, output) in self.outputs.iter().enumerate() {
-            line(&mut out, format_args!("  out{i} [label=\"output {i}\", shape=ellipse];"));
-            output.for_each_value(|v| line(&mut out, format_args!("  {} -> out{i};", self.dot_source(v))));
-        }
+        self.dot_body("", &mut out);
         out.push_str("}\n");
         out
     }
 
-    fn dot_source(&self, v: ValueId) -> String {
+    /// Boxes and edges; the names of those of a block begin with `at`.
+    fn dot_body(&self, at: &str, out: &mut String) {
+        for input in &self.inputs {
+            let v = input.value;
+            let label = format!("{} {}\\n{}", v, quoted(&input.name), self.values[v].ty);
+            line(out, format_args!("  {at}v{} [label=\"{label}\", shape=ellipse];", v.0));
+        }
+        for (id, node) in self.nodes.iter() {
+            let shade = if node.phase == Phase::Backward { ", style=dashed" } else { "" };
+            let label = format!("{}\\n{}", node.target.name(), self.result_types(node).join("\\n"));
+            line(out, format_args!("  {at}n{} [label=\"{label}\"{shade}];", id.0));
+            node.for_each_use(|v| line(out, format_args!("  {} -> {at}n{};", self.dot_source(at, v), id.0)));
+            let names = node.target.control().map_or(["", ""], Control::blocks);
+            for (name, block) in names.iter().zip(&node.blocks) {
+                let inner = format!("{at}n{}_{name}_", id.0);
+                line(
+                    out,
+                    format_args!("  subgraph cluster_{inner} {{\n  label=\"{} {name}\";", node.target.name()),
+                );
+                block.dot_body(&inner, out);
+                line(out, format_args!("  }}\n  {at}n{} -> {inner}out0 [style=dotted];", id.0));
+            }
+        }
+        for (i, output) in self.outputs.iter().enumerate() {
+            line(out, format_args!("  {at}out{i} [label=\"output {i}\", shape=ellipse];"));
+            output.for_each_value(|v| line(out, format_args!("  {} -> {at}out{i};", self.dot_source(at, v))));
+        }
+    }
+
+    fn dot_source(&self, at: &str, v: ValueId) -> String {
         // The text of a graph that does not pass the verifier may read what nothing defines.
         match self.values.get(v).map(|value| value.def) {
-            Some(Def::Input(_)) | None => format!("v{}", v.0),
-            Some(Def::Node(n)) => format!("n{}", n.0),
+            Some(Def::Input(_)) | None => format!("{at}v{}", v.0),
+            Some(Def::Node(n)) => format!("{at}n{}", n.0),
         }
     }
 
@@ -41,16 +57,21 @@ impl Graph {
         node.defined().map(|v| format!("{v}: {}", self.values[v].ty)).collect()
     }
 
-    /// One row per node: results, op, operands, effects, place.
+    /// One row per node: results, op, operands, effects, place. Rows of a block follow that of its node.
     pub fn table(&self) -> String {
         let _table = tp_tensor::symbols::enter(self.symbols.clone());
         let head = ["result", "op", "inputs", "type", "effects", "at"].map(str::to_string);
         let mut rows = vec![head];
+        self.rows("", &mut rows);
+        columns(&rows)
+    }
+
+    fn rows(&self, indent: &str, rows: &mut Vec<[String; 6]>) {
         for input in &self.inputs {
             let ty = self.values[input.value].ty.to_string();
             let what = format!("input {}", input.name);
             rows.push([
-                input.value.to_string(),
+                format!("{indent}{}", input.value),
                 what,
                 input.kind.name().to_string(),
                 ty,
@@ -65,15 +86,24 @@ impl Graph {
             let at = node.location.as_ref().map_or_else(String::new, ToString::to_string);
             let effects = node.effects.to_string();
             rows.push([
-                results.join(", "),
+                format!("{indent}{}", results.join(", ")),
                 node.target.name(),
                 inputs.join(", "),
                 types.join(", "),
                 effects,
                 at,
             ]);
+            let names = node.target.control().map_or(["", ""], Control::blocks);
+            for (name, block) in names.iter().zip(&node.blocks) {
+                block.rows(&format!("{indent}{name}: "), rows);
+                let returned: Vec<String> = block.outputs.iter().map(Operand::to_string).collect();
+                let mut row: [String; 6] = Default::default();
+                row[0] = format!("{indent}{name}:");
+                row[1] = "return".into();
+                row[2] = returned.join(", ");
+                rows.push(row);
+            }
         }
-        columns(&rows)
     }
 }
 

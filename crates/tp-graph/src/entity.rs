@@ -100,6 +100,10 @@ impl<K: Entity, V> PrimaryMap<K, V> {
         self.items.iter()
     }
 
+    pub fn values_mut(&mut self) -> std::slice::IterMut<'_, V> {
+        self.items.iter_mut()
+    }
+
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (K, &V)> {
         self.items.iter().enumerate().map(|(i, v)| (K::new(i), v))
     }

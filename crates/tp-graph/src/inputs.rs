@@ -90,10 +90,8 @@ pub(crate) fn context(graph: &Graph, args: &[Arg<'_>], lifted: &[Tensor], ops: V
 /// Every op that was captured, those included whose nodes are simplified away.
 pub(crate) fn captured_ops(graph: &Graph) -> Vec<OpHandle> {
     let mut ops: Vec<OpHandle> = Vec::new();
-    for op in graph.nodes.values().filter_map(|n| n.target.op()) {
-        if !ops.contains(&op) {
-            ops.push(op);
-        }
-    }
+    crate::control::for_each_node(graph, &mut |node| {
+        ops.extend(node.target.op().filter(|op| !ops.contains(op)));
+    });
     ops
 }

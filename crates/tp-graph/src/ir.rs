@@ -5,6 +5,7 @@
 //! is explicit: a node that writes keeps its place among the nodes that touch the same storage, and alias facts
 //! on values say which those are.
 
+use crate::control::Control;
 use crate::entity::{NodeId, PrimaryMap, ValueId};
 use smallvec::SmallVec;
 use std::fmt;
@@ -74,21 +75,27 @@ pub struct Node {
     pub inputs: SmallVec<[Operand; 4]>,
     /// One per declared return.
     pub outputs: SmallVec<[Output; 1]>,
+    /// The graphs that a node of control flow chooses among; none for a call. They read nothing but their inputs.
+    pub blocks: Vec<Graph>,
     pub effects: Effects,
     pub location: Option<Location>,
     pub phase: Phase,
 }
 
-/// The op a node calls: resolved, or known by name only.
+/// What a node does: the op it calls, resolved or known by name only, or which of its blocks run.
 #[derive(Clone, Debug)]
 pub enum Target {
     Op(OpHandle),
+    Control(Control),
     Unknown(Arc<str>),
 }
 
 impl Target {
     /// Looks `ns::op.overload` up; a name that nobody defined is kept as it is.
     pub fn resolve(name: &str) -> Target {
+        if let Some(control) = Control::by_name(name) {
+            return Target::Control(control);
+        }
         match Registry::global().get(name) {
             Some(op) => Target::Op(op),
             None => Target::Unknown(name.into()),
@@ -99,6 +106,7 @@ impl Target {
     pub fn name(&self) -> String {
         match self {
             Target::Op(op) => op.full_name(),
+            Target::Control(control) => control.name().to_string(),
             Target::Unknown(name) => name.to_string(),
         }
     }
@@ -106,8 +114,12 @@ impl Target {
     pub fn op(&self) -> Option<OpHandle> {
         match self {
             Target::Op(op) => Some(*op),
-            Target::Unknown(_) => None,
+            Target::Control(_) | Target::Unknown(_) => None,
         }
+    }
+
+    pub fn control(&self) -> Option<Control> {
+        if let Target::Control(control) = self { Some(*control) } else { None }
     }
 }
 

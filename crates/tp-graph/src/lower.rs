@@ -81,6 +81,7 @@ pub(crate) fn plan(
         memory: Vec::new(),
         steps: Vec::new(),
         regions: Vec::new(),
+        breaks: Vec::new(),
     };
     for (i, input) in graph.inputs.iter().enumerate() {
         planner.places[input.value.index()] = Some(Src::Input(i as u32));
@@ -93,6 +94,7 @@ pub(crate) fn plan(
         }
     }
     let outputs = graph.outputs.iter().map(|o| planner.output(o)).collect::<Result<Vec<OutSrc>>>()?;
+    let breaks = partition.breaks.into_iter().chain(planner.breaks).collect();
     let mut plan = Plan {
         slots: planner.memory.len(),
         steps: planner.steps,
@@ -103,11 +105,11 @@ pub(crate) fn plan(
         shapes: (!graph.symbols.is_empty()).then(|| Arc::new(Shapes::of(&graph.symbols))),
         fast: None,
     };
-    plan.calls = plan.steps.iter().any(|s| matches!(s.work, Work::Call(_)));
+    plan.calls = plan.steps.iter().any(|s| !matches!(s.work, Work::Fused(_)));
     free_at_last_use(&mut plan);
     memory::write_over(&mut plan);
     plan.fast = crate::fast::fast(&plan);
-    Ok((plan, partition.breaks))
+    Ok((plan, breaks))
 }
 
 fn absence(backend: &dyn Backend) -> Option<FallbackReason> {
@@ -118,18 +120,20 @@ fn absence(backend: &dyn Backend) -> Option<FallbackReason> {
     })
 }
 
-struct Planner<'a> {
-    graph: &'a Graph,
+pub(crate) struct Planner<'a> {
+    pub graph: &'a Graph,
     uses: Uses,
-    backends: &'a [Arc<dyn Backend>],
+    pub backends: &'a [Arc<dyn Backend>],
     /// Per backend, why it is not there.
     absent: Vec<Option<FallbackReason>>,
-    artifacts: &'a Artifacts,
+    pub artifacts: &'a Artifacts,
     places: Vec<Option<Src>>,
     /// Of each slot.
     memory: Vec<SlotMemory>,
-    steps: Vec<Step>,
-    regions: Vec<PlanRegion>,
+    pub steps: Vec<Step>,
+    pub regions: Vec<PlanRegion>,
+    /// Where chains in blocks end.
+    pub breaks: Vec<Break>,
 }
 
 impl Planner<'_> {
@@ -169,6 +173,11 @@ impl Planner<'_> {
     }
 
     fn part(&mut self, part: &Part) -> Result<()> {
+        if let &[node] = part.nodes.as_slice()
+            && let Some(control) = self.graph.nodes[node].target.control()
+        {
+            return self.control(node, control);
+        }
         if let Some(why) = &part.opaque {
             let reason = self.opaque_reason(part, why);
             return self.calls(&part.nodes, reason, matches!(why, NotPointwise::View));
@@ -405,7 +414,7 @@ impl Planner<'_> {
         }
     }
 
-    fn out_slot(&mut self, v: ValueId) -> Result<OutSlot> {
+    pub fn out_slot(&mut self, v: ValueId) -> Result<OutSlot> {
         let promise = self.graph.spec(v).cloned().ok_or_else(|| no_place(v))?;
         let slot = self.memory.len() as u32;
         self.places[v.index()] = Some(Src::Slot(slot));
@@ -418,7 +427,7 @@ impl Planner<'_> {
         Ok(OutSlot { slot, promise, shape })
     }
 
-    fn src(&self, v: ValueId) -> Result<Src> {
+    pub fn src(&self, v: ValueId) -> Result<Src> {
         self.places[v.index()].ok_or_else(|| no_place(v))
     }
 
@@ -480,6 +489,10 @@ fn for_each_slot(step: &Step, mut f: impl FnMut(u32)) {
         }
     };
     match &step.work {
+        Work::Control(control) => {
+            control.pred.iter().chain(&control.operands).for_each(&mut src);
+            control.outputs.iter().for_each(|o| f(o.slot));
+        }
         Work::Fused(fused) => {
             fused.inputs.iter().for_each(&mut src);
             fused.outputs.iter().for_each(|o| f(o.slot));

@@ -34,6 +34,8 @@ pub(crate) fn write_over(plan: &mut Plan) {
         let ours = match &step.work {
             Work::Fused(fused) => !matches!(fused.with, Exec::Host(_)),
             Work::Call(call) => matches!(call.stamp, CallStamp::Only(_)),
+            // Blocks may hand on what they were given.
+            Work::Control(_) => false,
         };
         for_each_output(step, |out| is_ours[out.slot as usize] = ours);
         let Step { work: Work::Fused(fused), free, .. } = step else { continue };
@@ -65,6 +67,7 @@ pub(crate) fn write_over(plan: &mut Plan) {
 fn for_each_output(step: &Step, mut f: impl FnMut(&OutSlot)) {
     match &step.work {
         Work::Fused(fused) => fused.outputs.iter().for_each(f),
+        Work::Control(control) => control.outputs.iter().for_each(f),
         Work::Call(call) => {
             for output in &call.outputs {
                 match output {
@@ -135,7 +138,7 @@ impl Reckoning<'_> {
                         |k| if let Src::Slot(slot) = fused.inputs[k as usize] { Some(slot) } else { None },
                     )
                 }
-                Work::Call(_) => None,
+                Work::Call(_) | Work::Control(_) => None,
             };
             number += 1;
             let slot = out.slot;

@@ -2,6 +2,7 @@
 //! the last use of every value known. Made once per graph; `run` walks it.
 
 use crate::backend::{Executor, HostExecutor, Pending};
+use crate::control::Control;
 use crate::ir::Operand;
 use crate::memory::SlotMemory;
 use crate::native::NativeKernel;
@@ -44,6 +45,29 @@ pub(crate) struct OutSlot {
 pub(crate) enum Work {
     Call(CallStep),
     Fused(FusedStep),
+    Control(Box<ControlStep>),
+}
+
+/// Control flow: which of the blocks run is found out by each run.
+pub(crate) struct ControlStep {
+    pub control: Control,
+    /// The bool that a `cond` asks.
+    pub pred: Option<Src>,
+    /// What the blocks take; of a loop, what is carried comes first.
+    pub operands: Box<[Src]>,
+    pub carried: usize,
+    pub outputs: Box<[OutSlot]>,
+    pub blocks: Box<[Block]>,
+    pub location: Option<Location>,
+}
+
+/// A block as a plan of its own.
+pub(crate) struct Block {
+    pub plan: Plan,
+    /// Where its regions stand among those of the plan around it.
+    pub base: usize,
+    /// Says in a report that this block ran.
+    pub marker: Arc<CodegenMarker>,
 }
 
 /// One op, called through the dispatcher below Autograd.
@@ -107,12 +131,13 @@ pub(crate) struct Step {
 }
 
 /// One region of the report.
+#[derive(Clone)]
 pub(crate) struct PlanRegion {
     pub ops: Arc<[String]>,
     /// Name of the executor chosen.
     pub executor: Arc<str>,
     pub reason: Option<FallbackReason>,
-    /// A view: nothing to compute, so nothing to fall back from.
+    /// A view, or control flow: nothing to compute, so nothing to fall back from.
     pub view: bool,
 }
 

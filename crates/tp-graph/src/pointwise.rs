@@ -20,6 +20,8 @@ pub enum NotPointwise {
     View,
     Effects(Effects),
     Unregistered,
+    /// It runs one of its blocks.
+    Control,
     /// An operand that no scalar program can take.
     Operand(String),
     /// Somebody registered a kernel for the op: that one runs.
@@ -35,6 +37,7 @@ impl fmt::Display for NotPointwise {
             NotPointwise::View => f.write_str("a view, nothing to compute"),
             NotPointwise::Effects(e) => write!(f, "it has effects ({e})"),
             NotPointwise::Unregistered => f.write_str("not registered"),
+            NotPointwise::Control => f.write_str("control flow"),
             NotPointwise::Operand(what) => f.write_str(what),
             NotPointwise::Kernel => f.write_str("a kernel was registered for it, which runs instead"),
             NotPointwise::Promise(what) => write!(f, "its fake rule promised {what}"),
@@ -59,6 +62,9 @@ enum Body {
 
 /// The scalar function of `node`, or why it has none.
 pub fn expression<'g>(graph: &'g Graph, node: &'g Node) -> Result<PointwiseNode<'g>, NotPointwise> {
+    if node.target.control().is_some() {
+        return Err(NotPointwise::Control);
+    }
     if node.effects != Effects::PURE {
         return Err(NotPointwise::Effects(node.effects));
     }

@@ -26,7 +26,7 @@ use tp_dispatch::{
 use tp_tensor::symbols::{Binding, Poly, Promise};
 use tp_tensor::{DType, Device, Tensor, TensorSpec};
 
-type Slots = SmallVec<[Option<Tensor>; 16]>;
+pub(crate) type Slots = SmallVec<[Option<Tensor>; 16]>;
 
 /// The host may deliver an interrupt once in this many steps.
 const POLL_EVERY: usize = 256;
@@ -54,6 +54,8 @@ impl Plan {
                 Work::Call(call) => frame.call(call)?,
                 // SAFETY: inputs fit, and slots were checked when they were filled.
                 Work::Fused(fused) => unsafe { frame.fused(fused, self)? },
+                // SAFETY: as above, and operands have the types that the blocks take.
+                Work::Control(step) => unsafe { frame.control(step)? },
             }
             for &slot in &step.free {
                 slots[slot as usize] = None;
@@ -75,11 +77,11 @@ fn below_autograd() -> KeyGuard {
 }
 
 #[cold]
-fn broken() -> Error {
+pub(crate) fn broken() -> Error {
     Error::internal("TP9103", "a plan names a tensor that is not there")
 }
 
-fn tensor<'a>(inputs: &[&'a Tensor], slots: &'a Slots, src: Src) -> Result<&'a Tensor> {
+pub(crate) fn tensor<'a>(inputs: &[&'a Tensor], slots: &'a Slots, src: Src) -> Result<&'a Tensor> {
     match src {
         Src::Input(i) => inputs.get(i as usize).copied().ok_or_else(broken),
         Src::Slot(i) => slots.get(i as usize).and_then(Option::as_ref).ok_or_else(broken),
@@ -87,12 +89,12 @@ fn tensor<'a>(inputs: &[&'a Tensor], slots: &'a Slots, src: Src) -> Result<&'a T
 }
 
 /// One step at work.
-struct Frame<'a> {
-    inputs: &'a [&'a Tensor],
-    slots: &'a mut Slots,
-    stamps: &'a mut Stamps,
-    sizes: &'a mut Option<Binding>,
-    region: u32,
+pub(crate) struct Frame<'a> {
+    pub inputs: &'a [&'a Tensor],
+    pub slots: &'a mut Slots,
+    pub stamps: &'a mut Stamps,
+    pub sizes: &'a mut Option<Binding>,
+    pub region: u32,
 }
 
 /// What a symbolic number is in this run.
@@ -196,7 +198,7 @@ impl Frame<'_> {
     }
 
     #[inline]
-    fn store(&mut self, op: &str, i: usize, t: Tensor, out: &OutSlot) -> Result<()> {
+    pub(crate) fn store(&mut self, op: &str, i: usize, t: Tensor, out: &OutSlot) -> Result<()> {
         if let Some(shape) = &out.shape {
             self.meet(op, i, &t, out, shape)?;
         } else if !fits(&t, &out.promise) || t.is_fake() {

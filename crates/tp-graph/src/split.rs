@@ -4,13 +4,13 @@
 
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
 use crate::entity::{Entity, NodeId, ValueId};
-use crate::ir::{Graph, InputKind, Node, Operand, Output};
+use crate::ir::{Graph, InputKind, Node, Operand, Output, Target, ValueType};
 use crate::passes::dce;
 use crate::recompute;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::fmt;
-use tp_dispatch::{Error, Phase, Result};
-use tp_tensor::counted;
+use tp_dispatch::{Effects, Error, Phase, Registry, Result};
+use tp_tensor::{TensorSpec, counted};
 
 pub(crate) struct Split {
     pub forward: Graph,
@@ -52,6 +52,15 @@ impl fmt::Display for Kept {
 
 /// Splits `joint`, whose first `returned` outputs are the function's.
 pub(crate) fn run(joint: &Graph, returned: usize) -> Result<Split> {
+    split(joint, returned, false)
+}
+
+/// The same, where no view is saved: the backward makes it again from what it is a view of.
+pub(crate) fn without_views(joint: &Graph, returned: usize) -> Result<Split> {
+    split(joint, returned, true)
+}
+
+fn split(joint: &Graph, returned: usize, again: bool) -> Result<Split> {
     let is_backward = |n: &Node| n.phase == Phase::Backward;
     let (outputs, gradients) = joint.outputs.split_at(returned);
     let made_by_forward = made_by_forward(joint);
@@ -63,14 +72,15 @@ pub(crate) fn run(joint: &Graph, returned: usize) -> Result<Split> {
     }
     gradients.iter().for_each(|o| o.for_each_value(|v| needed[v.index()] = true));
     needed.iter_mut().zip(&made_by_forward).for_each(|(needed, made)| *needed &= made);
+    let views = if again { views(joint, &mut needed) } else { Vec::new() };
     let choice = recompute::choose(joint, &needed, outputs);
 
     let mut forward = Part::new(joint);
     for input in joint.inputs.iter().filter(|i| i.kind != InputKind::Gradient) {
         forward.input(input.value, &input.name, input.kind);
     }
-    for (id, node) in joint.nodes.iter().filter(|(_, n)| !is_backward(n)) {
-        forward.node(id, node)?;
+    for node in joint.nodes.values().filter(|n| !is_backward(n)) {
+        forward.node(node)?;
     }
     let mut results: Vec<Operand> = outputs.to_vec();
     let mut saved_values: Vec<ValueId> = Vec::new();
@@ -106,11 +116,14 @@ pub(crate) fn run(joint: &Graph, returned: usize) -> Result<Split> {
     for input in joint.inputs.iter().filter(|i| i.kind == InputKind::Gradient) {
         backward.input(input.value, &input.name, InputKind::Gradient);
     }
-    for &id in &choice.again {
-        backward.node(id, &joint.nodes[id])?;
+    let mut again = [choice.again.as_slice(), views.as_slice()].concat();
+    again.sort_unstable();
+    again.dedup();
+    for id in again {
+        backward.node(&joint.nodes[id])?;
     }
-    for (id, node) in joint.nodes.iter().filter(|(_, n)| is_backward(n)) {
-        backward.node(id, node)?;
+    for node in joint.nodes.values().filter(|n| is_backward(n)) {
+        backward.node(node)?;
     }
     let kept = Kept {
         values: saved.len(),
@@ -122,6 +135,23 @@ pub(crate) fn run(joint: &Graph, returned: usize) -> Result<Split> {
     let ids: Vec<NodeId> = backward.nodes.ids().collect();
     ids.into_iter().for_each(|id| backward.nodes[id].phase = Phase::Backward);
     Ok(Split { forward, backward, saved, kept })
+}
+
+/// Calls of the forward that make a needed view, in order; what they are views of is needed instead.
+fn views(joint: &Graph, needed: &mut [bool]) -> Vec<NodeId> {
+    let mut out = Vec::new();
+    for (id, node) in joint.nodes.iter().rev().filter(|(_, n)| n.phase == Phase::Forward) {
+        let is_view = node.effects == Effects::PURE
+            && node.defined().all(|v| joint.values[v].alias.is_some())
+            && node.defined().any(|v| needed[v.index()]);
+        if is_view {
+            node.defined().for_each(|v| needed[v.index()] = false);
+            node.for_each_use(|v| needed[v.index()] = true);
+            out.push(id);
+        }
+    }
+    out.reverse();
+    out
 }
 
 /// Values that exist once the forward is done.
@@ -137,14 +167,14 @@ fn made_by_forward(joint: &Graph) -> Vec<bool> {
 }
 
 /// One of the two graphs under construction.
-struct Part<'g> {
+pub(crate) struct Part<'g> {
     joint: &'g Graph,
     builder: GraphBuilder,
     ids: Vec<Option<ValueId>>,
 }
 
 impl<'g> Part<'g> {
-    fn new(joint: &'g Graph) -> Part<'g> {
+    pub fn new(joint: &'g Graph) -> Part<'g> {
         Part {
             joint,
             builder: GraphBuilder::over(joint.symbols.clone()),
@@ -152,14 +182,36 @@ impl<'g> Part<'g> {
         }
     }
 
-    fn input(&mut self, v: ValueId, name: &str, kind: InputKind) {
+    pub fn input(&mut self, v: ValueId, name: &str, kind: InputKind) {
         let data = &self.joint.values[v];
         // A saved view need not come with its base; what matters then is that nothing here writes to either.
         let base = data.alias.and_then(|a| self.ids[a.of().index()].map(|v| a.map(|_| v)));
         self.ids[v.index()] = Some(self.builder.input(name, kind, data.ty.clone(), base));
     }
 
-    fn node(&mut self, id: NodeId, node: &Node) -> Result<()> {
+    /// An input that is none of the joint graph.
+    pub fn stranger(&mut self, name: &str, spec: &TensorSpec) {
+        self.builder.input(name, InputKind::Argument, ValueType::Tensor(spec.clone()), None);
+    }
+
+    /// Appends a call of an op, which the joint graph does not have, that makes a tensor of that type.
+    pub fn made(&mut self, op: &str, inputs: Vec<Operand>, spec: &TensorSpec) -> Result<Operand> {
+        let op = Registry::global().lookup(op)?;
+        let new = NewNode {
+            target: Target::Op(op),
+            inputs: inputs.into(),
+            blocks: Vec::new(),
+            effects: op.def().map_or(Effects::PURE, |d| d.effects),
+            location: None,
+            phase: Phase::Forward,
+        };
+        let value = NewValue { ty: ValueType::Tensor(spec.clone()), alias: None };
+        let node = self.builder.node(new, smallvec![NewOutput::Value(value)]);
+        let made = self.builder.graph().nodes[node].defined().next();
+        made.map(Operand::Value).ok_or_else(|| Error::internal("TP9104", format!("{op} gave nothing")))
+    }
+
+    pub fn node(&mut self, node: &Node) -> Result<()> {
         let mut inputs: SmallVec<[Operand; 4]> = SmallVec::new();
         for operand in &node.inputs {
             inputs.push(self.operand(operand)?);
@@ -177,8 +229,8 @@ impl<'g> Part<'g> {
                 Output::List(vs) => NewOutput::List(vs.iter().map(|v| value(*v)).collect()),
             })
             .collect();
-        let Node { target, effects, location, phase, .. } = self.joint.nodes[id].clone();
-        let new = self.builder.node(NewNode { target, inputs, effects, location, phase }, outputs);
+        let Node { target, blocks, effects, location, phase, .. } = node.clone();
+        let new = self.builder.node(NewNode { target, inputs, blocks, effects, location, phase }, outputs);
         let defined: SmallVec<[ValueId; 2]> = self.builder.graph().nodes[new].defined().collect();
         for (old, new) in node.defined().zip(defined) {
             self.ids[old.index()] = Some(new);
@@ -186,7 +238,7 @@ impl<'g> Part<'g> {
         Ok(())
     }
 
-    fn operand(&self, operand: &Operand) -> Result<Operand> {
+    pub fn operand(&self, operand: &Operand) -> Result<Operand> {
         let mut missing = None;
         operand.for_each_value(|v| {
             if self.ids[v.index()].is_none() {
@@ -202,7 +254,12 @@ impl<'g> Part<'g> {
         Ok(operand.map_values(|v| self.ids[v.index()].unwrap_or(v)))
     }
 
-    fn finish(self, outputs: &[Operand]) -> Result<Graph> {
+    /// The graph with outputs found before.
+    pub fn close(self, outputs: Vec<Operand>) -> Graph {
+        self.builder.finish(outputs)
+    }
+
+    pub fn finish(self, outputs: &[Operand]) -> Result<Graph> {
         let outputs = outputs.iter().map(|o| self.operand(o)).collect::<Result<Vec<Operand>>>()?;
         Ok(self.builder.finish(outputs))
     }

@@ -20,16 +20,32 @@ pub(crate) struct Stamp {
 
 /// The stamps of one run, one per region.
 #[derive(Clone, Default)]
-pub(crate) struct Stamps(pub SmallVec<[Stamp; 2]>);
+pub(crate) struct Stamps {
+    regions: SmallVec<[Stamp; 2]>,
+    /// Where the regions of the block that runs begin.
+    base: usize,
+}
 
 impl Stamps {
     pub fn new(regions: usize) -> Stamps {
-        Stamps(SmallVec::from_elem(Stamp::default(), regions))
+        Stamps { regions: SmallVec::from_elem(Stamp::default(), regions), base: 0 }
+    }
+
+    /// What is told from now on is of the regions of a block, which begin here among those of the plan around it; gives
+    /// back what `leave` takes.
+    pub fn enter(&mut self, block: usize) -> usize {
+        let around = self.base;
+        self.base += block;
+        around
+    }
+
+    pub fn leave(&mut self, around: usize) {
+        self.base = around;
     }
 
     #[inline]
     pub fn set(&mut self, region: u32, marker: &Arc<CodegenMarker>) {
-        if let Some(stamp) = self.0.get_mut(region as usize)
+        if let Some(stamp) = self.regions.get_mut(self.base + region as usize)
             && !stamp.marker.as_ref().is_some_and(|m| Arc::ptr_eq(m, marker))
         {
             stamp.marker = Some(marker.clone());
@@ -39,20 +55,20 @@ impl Stamps {
     /// As `set`, of a marker that nobody else needs.
     #[inline]
     pub fn put(&mut self, region: u32, marker: Arc<CodegenMarker>) {
-        if let Some(stamp) = self.0.get_mut(region as usize) {
+        if let Some(stamp) = self.regions.get_mut(self.base + region as usize) {
             stamp.marker = Some(marker);
         }
     }
 
     pub fn set_reason(&mut self, region: u32, reason: FallbackReason) {
-        if let Some(stamp) = self.0.get_mut(region as usize) {
+        if let Some(stamp) = self.regions.get_mut(self.base + region as usize) {
             stamp.reason = Some(Box::new(reason));
         }
     }
 
     /// Regions that ran, in order.
     pub fn report(&self, plan: &Plan) -> Vec<RegionRun> {
-        let ran = plan.regions.iter().zip(&self.0).enumerate();
+        let ran = plan.regions.iter().zip(&self.regions).enumerate();
         ran.filter_map(|(index, (region, stamp))| {
             let marker = stamp.marker.clone()?;
             let reason = stamp.reason.as_deref().or(region.reason.as_ref()).cloned();

@@ -1,6 +1,7 @@
 //! A picture of a graph as one self-contained SVG: inputs on top, every node below what it reads, outputs at the
 //! bottom. Nothing is fetched and no script runs; colours follow the reader's light or dark scheme.
 
+use crate::control::Control;
 use crate::entity::{Entity, ValueId};
 use crate::ir::{Def, Graph, Operand};
 use std::fmt::Write;
@@ -34,22 +35,48 @@ struct Cell {
 impl Graph {
     pub fn svg(&self) -> String {
         let _table = tp_tensor::symbols::enter(self.symbols.clone());
-        let mut cells = self.cells();
-        let (width, height) = place(&mut cells);
+        let mut body = String::new();
+        let (width, height) = self.picture(&mut body);
         let mut out = String::new();
         // Writing to a string cannot fail.
         let _ = write!(
             out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\">{STYLE}"
         );
-        for cell in &cells {
-            for &from in &cell.from {
-                edge(&mut out, &cells[from], cell);
-            }
-        }
-        cells.iter().for_each(|cell| draw(&mut out, cell));
+        out.push_str(&body);
         out.push_str("</svg>\n");
         out
+    }
+
+    /// Draws boxes and edges, and below them the blocks, each under its name; gives the size of all.
+    fn picture(&self, out: &mut String) -> (usize, usize) {
+        let mut cells = self.cells();
+        let (mut width, mut height) = place(&mut cells);
+        for cell in &cells {
+            for &from in &cell.from {
+                edge(out, &cells[from], cell);
+            }
+        }
+        cells.iter().for_each(|cell| draw(out, cell));
+        for (id, node) in self.nodes.iter() {
+            let names = node.target.control().map_or(["", ""], Control::blocks);
+            for (name, block) in names.iter().zip(&node.blocks) {
+                let mut inner = String::new();
+                let (w, h) = block.picture(&mut inner);
+                let title = format!("{id} {} {name}", node.target.name());
+                let least = title.chars().count() * CHAR + 2 * MARGIN;
+                let _ = write!(
+                    out,
+                    "<text x=\"{}\" y=\"{}\">{title}</text><g transform=\"translate(0 {})\">{inner}</g>",
+                    least / 2,
+                    height + MARGIN,
+                    height + MARGIN
+                );
+                width = width.max(w).max(least);
+                height += h + 2 * MARGIN;
+            }
+        }
+        (width, height)
     }
 
     /// Inputs, then nodes, then outputs.

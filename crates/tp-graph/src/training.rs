@@ -157,7 +157,10 @@ fn contiguous(g: &Tensor, spec: &TensorSpec) -> Result<Tensor> {
             format!("gradient of a compiled function's output is {}, expected {spec}", TensorSpec::of(g));
         return Err(Error::autograd("TP3006", message));
     }
-    if g.is_contiguous() { Ok(g.clone()) } else { copy(g) }
+    if g.is_contiguous() {
+        return Ok(g.clone());
+    }
+    copy(g)
 }
 
 /// The same values in memory of their own, row by row.

@@ -32,6 +32,17 @@
 //! - `alias-type`: a value that is the same tensor as another has its type; a view has its device.
 //! - `alias-declared`: a result shares memory with an operand only if the schema says so.
 //!
+//! Control flow
+//! - `blocks`: a node of control flow holds its blocks, over the symbols of this graph; a call holds none.
+//! - `control-operands`: `cond` takes a bool of one element and a list of tensors; `while_loop` two lists of tensors. The
+//!   results are one list.
+//! - `block-types`: each block takes tensors of the types of the operands. Those of a `cond` both give the types of the
+//!   results; the `cond` of a loop gives one bool of one element, and its `body` what is carried, as are the results.
+//! - `block-writes`: no call in a block writes to memory of an input of the block.
+//!
+//! The effects of such a node are those of all calls in its blocks, writes apart. Every rule holds in each block too;
+//! sizes that were shown before the node are known there.
+//!
 //! All violations are collected; none stops the search.
 
 use crate::args::{ArgSource, source};
@@ -79,8 +90,13 @@ impl fmt::Display for Violation {
 impl Graph {
     /// Every violation of the rules above.
     pub fn verify(&self) -> Vec<Violation> {
+        self.verify_with(HashSet::new())
+    }
+
+    /// The same, where these symbols are known already.
+    pub(crate) fn verify_with(&self, shown: HashSet<u32>) -> Vec<Violation> {
         let _table = symbols::enter(self.symbols.clone());
-        let mut v = Verifier { graph: self, found: Vec::new(), node: None, shown: HashSet::new() };
+        let mut v = Verifier { graph: self, found: Vec::new(), node: None, shown };
         v.inputs();
         v.numbering();
         self.inputs.iter().for_each(|input| v.shows(input.value));
@@ -91,7 +107,10 @@ impl Graph {
         for (id, node) in self.nodes.iter() {
             v.node = Some(id);
             v.uses(id, node);
-            v.call(node);
+            match node.target.control() {
+                Some(control) => v.control(control, node),
+                None => v.call(node),
+            }
             v.sizes(node);
             v.aliases(node);
             v.writes(node);
@@ -112,16 +131,16 @@ impl Graph {
     }
 }
 
-struct Verifier<'a> {
-    graph: &'a Graph,
-    found: Vec<Violation>,
-    node: Option<NodeId>,
+pub(crate) struct Verifier<'a> {
+    pub graph: &'a Graph,
+    pub found: Vec<Violation>,
+    pub node: Option<NodeId>,
     /// Symbols that the types of inputs and earlier results show.
-    shown: HashSet<u32>,
+    pub shown: HashSet<u32>,
 }
 
 impl<'a> Verifier<'a> {
-    fn report(&mut self, rule: &'static str, value: Option<ValueId>, message: String) {
+    pub fn report(&mut self, rule: &'static str, value: Option<ValueId>, message: String) {
         let node = self.node.and_then(|n| self.graph.nodes.get(n));
         let text = node.map(|node| NodeText { graph: self.graph, node }.to_string());
         let location = node.and_then(|n| n.location.clone());
@@ -211,6 +230,9 @@ impl<'a> Verifier<'a> {
             self.report("registered", None, format!("{name} is not registered"));
             return;
         };
+        if !node.blocks.is_empty() {
+            self.report("blocks", None, format!("{name} is a call, and holds graphs"));
+        }
         if node.effects != def.effects {
             let message = format!("the node says {}, {name} is {}", node.effects, def.effects);
             self.report("effects", None, message);

@@ -182,6 +182,7 @@ fn build(inputs: Vec<(TensorSpec, String, u8)>, drafts: Vec<Draft>) -> Graph {
         let node = b.node(
             NewNode {
                 target: Target::resolve("my_ns::some_op.over"),
+                blocks: Vec::new(),
                 inputs,
                 effects: Effects {
                     mutates: bit(0),

@@ -206,6 +206,8 @@ fn node_object<'py>(py: Python<'py>, g: &Graph, n: &Node) -> PyResult<Bound<'py,
     kwargs.set_item("location", n.location.as_ref().map(|l| l.to_string()))?;
     let specs = values.iter().map(|v| spec_tuple(py, g, *v)).collect::<PyResult<Vec<_>>>()?;
     kwargs.set_item("spec", PyTuple::new(py, specs)?)?;
+    let blocks = n.blocks.iter().map(|b| Bound::new(py, PyGraph::new(b.clone(), None, Vec::new())));
+    kwargs.set_item("blocks", PyTuple::new(py, blocks.collect::<PyResult<Vec<_>>>()?)?)?;
     py.import("tensorplay.graph")?.getattr("Node")?.call((), Some(&kwargs))
 }
 

@@ -5,6 +5,7 @@ mod autocast;
 mod autograd;
 mod batch;
 mod compile;
+mod control;
 mod error;
 mod given;
 mod graph;
@@ -71,6 +72,7 @@ mod _native {
         tensor::register(m)?;
         autograd::register(m)?;
         graph::register(m)?;
+        control::register(m)?;
         symint::register(m)?;
         compile::register(m)?;
         modes::register(m)?;

@@ -12,7 +12,8 @@ use tp_graph::ir::{Const, Graph, Node, Operand, Output, ValueType};
 use tp_tensor::{Dim, symbols};
 
 /// `inputs`: (number, name, kind); `types`: per value, (dtype, sizes, strides, device) or the operand of a known value or
-/// None; `nodes`: (target, operands, outputs, location), an output being a number or a list of them; `outputs`: operands;
+/// None; `nodes`: (target, operands, outputs, location), an output being a number or a list of them; `blocks`: by the
+/// number of a node of control flow, the structures of its blocks; `outputs`: operands;
 /// `sizes`: (symbol, range); `hints`: by the symbol of an input's size, the size of the capture; `guards`: statements that
 /// inputs are held to; `checks`: (statement, message).
 pub fn structure<'py>(py: Python<'py>, graph: &Graph) -> PyResult<Bound<'py, PyDict>> {
@@ -25,6 +26,11 @@ pub fn structure<'py>(py: Python<'py>, graph: &Graph) -> PyResult<Bound<'py, PyD
     let nodes = PyList::empty(py);
     for node in graph.nodes.values() {
         nodes.append(node_tuple(py, graph, node)?)?;
+    }
+    let blocks = PyDict::new(py);
+    for (id, node) in graph.nodes.iter().filter(|(_, node)| !node.blocks.is_empty()) {
+        let inside = node.blocks.iter().map(|block| structure(py, block)).collect::<PyResult<Vec<_>>>()?;
+        blocks.set_item(id.0, inside)?;
     }
     let of_arguments = graph.symbols.inputs();
     let named = || (0..).map(|id| Dim::symbol(id).to_string()).zip(&of_arguments);
@@ -46,6 +52,7 @@ pub fn structure<'py>(py: Python<'py>, graph: &Graph) -> PyResult<Bound<'py, PyD
     out.set_item("inputs", inputs)?;
     out.set_item("types", types)?;
     out.set_item("nodes", nodes)?;
+    out.set_item("blocks", blocks)?;
     out.set_item("outputs", operands(py, graph, &graph.outputs)?)?;
     out.set_item("sizes", sizes.collect::<Vec<_>>())?;
     out.set_item("hints", hints)?;

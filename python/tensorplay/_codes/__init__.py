@@ -5,7 +5,16 @@ Data alone. `docs/errors.md` shows the programs and the tests run them: each kno
 
 from __future__ import annotations
 
-from tensorplay._codes import arguments, capture, differentiation, graphs, registration, shapes, transforms
+from tensorplay._codes import (
+    arguments,
+    capture,
+    control,
+    differentiation,
+    graphs,
+    registration,
+    shapes,
+    transforms,
+)
 from tensorplay._codes.internal import INTERNAL
 
 __all__ = ["EXAMPLES", "INTERNAL", "WITHOUT"]
@@ -19,6 +28,7 @@ EXAMPLES: dict[str, str] = {
         differentiation.EXAMPLES,
         transforms.EXAMPLES,
         capture.EXAMPLES,
+        control.EXAMPLES,
         graphs.EXAMPLES,
     )
     for code, program in table.items()

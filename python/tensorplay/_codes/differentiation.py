@@ -72,6 +72,11 @@ TABLE: tuple[tuple[str, str, str], ...] = (
         "clone() the result of the op first",
     ),
     (
+        "TP3026",
+        "The gradient of a captured while_loop, whose trips only a run knows.",
+        "differentiate the eager function, or detach() what the loop takes",
+    ),
+    (
         "TP3040",
         "A move to another device is not recorded.",
         "move x.detach(), and set requires_grad on the copy",
@@ -306,6 +311,12 @@ f = tp.library.define("ex3025::f", "(Tensor(a) x) -> Tensor(a)")
 f.register_kernel("cpu", lambda x: x[:1])
 f.register_autograd(lambda ctx, grad: tp.broadcast_to(grad, (2,)))
 f(tp.ones((2,)).requires_grad_() * 1.0).mul_(2.0)
+""",
+    "TP3026": """
+def f(x):
+    return tp.while_loop(lambda y: y.sum() < 9.0, lambda y: y * 2.0, (x,))[0]
+
+tp.compile(f)(tp.ones((2,)).requires_grad_())
 """,
     "TP3040": """
 tp.ones((2,)).requires_grad_().to("meta")

@@ -31,4 +31,5 @@ INTERNAL: dict[str, str] = {
     "TP9111": "A compiled entry without the structure of its results.",
     "TP9112": "A segment lost one of its tensors.",
     "TP9113": "A fused op over rows met other rows than it was planned for.",
+    "TP9114": "Control flow lost a part of its capture.",
 }

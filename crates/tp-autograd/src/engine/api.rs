@@ -112,11 +112,29 @@ pub fn grad_up_to_data(
     inputs: &[Tensor],
     grad_outputs: &[Option<Tensor>],
 ) -> Result<Vec<Option<Tensor>>> {
+    up_to(outputs, inputs, grad_outputs, &|t| !t.is_fake())
+}
+
+/// The same, where the pass ends at every input.
+pub fn grad_up_to(
+    outputs: &[Tensor],
+    inputs: &[Tensor],
+    grad_outputs: &[Option<Tensor>],
+) -> Result<Vec<Option<Tensor>>> {
+    up_to(outputs, inputs, grad_outputs, &|_| true)
+}
+
+fn up_to(
+    outputs: &[Tensor],
+    inputs: &[Tensor],
+    grad_outputs: &[Option<Tensor>],
+    is_end: &dyn Fn(&Tensor) -> bool,
+) -> Result<Vec<Option<Tensor>>> {
     let _mode = GradMode::no_grad();
     let _phase = BackwardPhase::enter();
     let roots = roots(outputs, grad_outputs)?;
     let mut wanted = wanted(inputs, &roots)?;
-    for t in inputs.iter().filter(|t| !t.is_fake()) {
+    for t in inputs.iter().filter(|t| is_end(t)) {
         wanted.ends.insert(id(&meta::gradient_edge(t)?.0), ());
     }
     let options = GradOptions { retain_graph: Some(false), create_graph: false, allow_unused: true };
@@ -179,6 +197,25 @@ pub fn depends_on(t: &Tensor, source: &Tensor) -> Result<bool> {
     }
     let is_target = |n: &crate::tape::Node| id(n) == id(&target);
     Ok(Reach::find(std::iter::once(&root), &is_target, target.seq()).leads(&root))
+}
+
+/// Whether gradients of two tensors that require one go to one place.
+pub fn same_edge(a: &Tensor, b: &Tensor) -> Result<bool> {
+    let ((a, a_nr), (b, b_nr)) = (meta::gradient_edge(a)?, meta::gradient_edge(b)?);
+    Ok(id(&a) == id(&b) && a_nr == b_nr)
+}
+
+/// Tensors that require a gradient, those apart whose gradients go to one place.
+pub fn distinct(tensors: Vec<Tensor>) -> Result<Vec<Tensor>> {
+    let mut out: Vec<Tensor> = Vec::new();
+    for t in tensors {
+        let mut is_new = true;
+        for other in &out {
+            is_new &= !same_edge(other, &t)?;
+        }
+        out.extend(is_new.then_some(t));
+    }
+    Ok(out)
 }
 
 /// Counts a leaf no longer among those that somebody may differentiate by: nobody can name it any more.

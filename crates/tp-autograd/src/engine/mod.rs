@@ -8,6 +8,6 @@ mod reach;
 mod run;
 
 pub use api::{
-    GradOptions, backward, backward_from, depends_on, grad, grad_up_to_data, hide_leaf, reaches_other_leaf,
-    reaches_outside,
+    GradOptions, backward, backward_from, depends_on, distinct, grad, grad_up_to, grad_up_to_data, hide_leaf,
+    reaches_other_leaf, reaches_outside, same_edge,
 };

@@ -7,11 +7,16 @@
 //! (`watch`).
 
 mod between;
+mod bound;
+mod branches;
+pub mod control;
+mod control_gradient;
 mod known;
 mod recorder;
 pub mod watch;
 
 pub use between::Between;
+pub use branches::select;
 pub use recorder::Recorder;
 pub(crate) use recorder::literal;
 

@@ -1,6 +1,8 @@
 //! What one capture has recorded so far: the graph under construction, which tensor is which value, and the real
 //! tensors that were lifted.
 
+use super::bound::{Bound, Twins};
+use super::branches::Around;
 use super::{Captured, between::Between, known::Known, watch::Asked};
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
 use crate::entity::{Entity, ValueId};
@@ -20,13 +22,17 @@ static SERIAL: AtomicU32 = AtomicU32::new(1);
 static FAKE_ID: AtomicU32 = AtomicU32::new(1);
 
 pub struct Recorder {
-    serial: u32,
-    builder: GraphBuilder,
+    pub(super) serial: u32,
+    pub(super) builder: GraphBuilder,
     /// The tensor of each value.
     fakes: Vec<Option<Known>>,
     /// Real tensors by header: arguments and lifted ones, with the fake that stands for each.
-    real: HashMap<usize, Tensor>,
+    pub(super) real: HashMap<usize, Tensor>,
     lifted: Vec<Tensor>,
+    /// The capture around this one, which is of a branch.
+    pub(super) around: Option<Around>,
+    /// Both branches of a choice run, one after the other: what was there before them, this many values, is not written to.
+    pub(super) selecting: Option<usize>,
     /// Whether each lifted tensor required a gradient when it was met.
     lifted_grad: Vec<bool>,
     arguments: Vec<Tensor>,
@@ -44,38 +50,6 @@ pub struct Recorder {
     pub(super) refused: Option<(&'static str, String, Vec<String>)>,
 }
 
-/// The arguments of one call as operands, and the fakes that stand for real tensors among them.
-pub(super) struct Bound {
-    operands: SmallVec<[Operand; 4]>,
-    /// Argument number, and its tensors with twins in place of real ones.
-    twins: SmallVec<[(usize, Twins); 2]>,
-}
-
-enum Twins {
-    One(Tensor),
-    Many(Box<[Tensor]>),
-    Optional(Box<[Option<Tensor>]>),
-}
-
-impl Bound {
-    pub fn has_twins(&self) -> bool {
-        !self.twins.is_empty()
-    }
-
-    /// The call's arguments without real tensors.
-    pub fn args<'a>(&'a self, call: &Call<'a>) -> SmallVec<[Arg<'a>; 8]> {
-        let mut args: SmallVec<[Arg<'a>; 8]> = call.args.into();
-        for (i, twins) in &self.twins {
-            args[*i] = match twins {
-                Twins::One(t) => Arg::Tensor(t),
-                Twins::Many(ts) => Arg::Tensors(ts),
-                Twins::Optional(ts) => Arg::OptTensors(ts),
-            };
-        }
-        args
-    }
-}
-
 impl Recorder {
     pub(super) fn new(symbols: Arc<Symbols>) -> Recorder {
         Recorder {
@@ -84,6 +58,8 @@ impl Recorder {
             fakes: Vec::new(),
             real: HashMap::new(),
             lifted: Vec::new(),
+            around: None,
+            selecting: None,
             lifted_grad: Vec::new(),
             arguments: Vec::new(),
             between: Between::default(),
@@ -199,6 +175,9 @@ impl Recorder {
     }
 
     fn lift(&mut self, t: &Tensor) -> Result<Tensor> {
+        if self.around.is_some() {
+            return self.lift_around(t);
+        }
         self.reach(t);
         let name = format!("lifted{}", self.lifted.len());
         let fake = self.input(t, TensorSpec::of(t), &name, InputKind::Lifted)?;
@@ -209,7 +188,7 @@ impl Recorder {
         Ok(fake)
     }
 
-    fn name(&mut self, value: ValueId, fake: &Tensor) {
+    pub(super) fn name(&mut self, value: ValueId, fake: &Tensor) {
         fake.set_trace_id(u64::from(self.serial) << 32 | u64::from(value.0));
         let known = match self.builder.graph().values[value].alias {
             Some(Alias::View(_)) => Known::part(fake),
@@ -218,15 +197,18 @@ impl Recorder {
         self.keep(value, Some(known));
     }
 
-    fn keep(&mut self, value: ValueId, fake: Option<Known>) {
+    pub(super) fn keep(&mut self, value: ValueId, fake: Option<Known>) {
         debug_assert_eq!(self.fakes.len(), value.index());
         self.fakes.push(fake);
     }
 
-    fn value_of(&mut self, fake: &Tensor) -> Result<ValueId> {
+    pub(super) fn value_of(&mut self, fake: &Tensor) -> Result<ValueId> {
         let id = fake.trace_id();
         if id >> 32 == u64::from(self.serial) {
             return Ok(ValueId(id as u32));
+        }
+        if self.is_from_around((id >> 32) as u32) {
+            return self.input_for(fake);
         }
         self.find_unnamed(fake)
     }
@@ -248,6 +230,7 @@ impl Recorder {
                 fake.set_trace_id(u64::from(self.serial) << 32 | u64::from(v.0));
                 Ok(v)
             }
+            None if self.around.is_some() => self.input_for(fake),
             None => Err(Error::capture(
                 "TP4004",
                 "a tensor without data that this capture does not know was used",
@@ -298,7 +281,7 @@ impl Recorder {
         Ok(bound)
     }
 
-    fn stand_in(&mut self, t: &Tensor) -> Result<Tensor> {
+    pub(super) fn stand_in(&mut self, t: &Tensor) -> Result<Tensor> {
         if t.is_fake() { Ok(t.clone()) } else { self.lift(t) }
     }
 
@@ -313,6 +296,7 @@ impl Recorder {
     /// Appends the node of `call`, names the outputs in `rets`, and counts what the op writes as written.
     pub(super) fn append(&mut self, call: &Call<'_>, bound: Bound, rets: &mut Rets) -> Result<()> {
         let args: SmallVec<[Arg<'_>; 8]> = bound.args(call);
+        self.check_writes(call, &args)?;
         let mut outputs: SmallVec<[NewOutput; 1]> = SmallVec::new();
         for value in rets.iter_mut() {
             outputs.push(match value {
@@ -337,6 +321,7 @@ impl Recorder {
         let new = NewNode {
             target: Target::Op(call.op),
             inputs: bound.operands,
+            blocks: Vec::new(),
             effects: call.def.effects,
             location: host::location(),
             phase: state::phase(),

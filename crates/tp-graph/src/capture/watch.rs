@@ -2,6 +2,7 @@
 //! by that tensor, not by its fake, and becomes a guard of the entry; what would take effect in the capture alone is
 //! refused. A refusal holds even where the function catches it.
 
+use super::branches::{self, outermost};
 use super::{Recorder, SCOPES, active};
 use crate::guard::{python_bool, tuple};
 use crate::host_guards::HostGuards;
@@ -94,16 +95,17 @@ impl std::fmt::Display for Answer {
     }
 }
 
+/// The capture in progress on this thread: where a branch is being captured, the one that it is a part of.
 fn innermost() -> Option<Rc<RefCell<Recorder>>> {
-    if active() { SCOPES.with(|s| s.borrow().last().cloned()) } else { None }
+    let recorder = if active() { SCOPES.with(|s| s.borrow().last().cloned()) } else { None };
+    recorder.map(outermost)
 }
 
 /// The fact of `t`, as a run will find it; the entry holds as long as it does.
 #[cold]
 pub fn ask(t: &Tensor, fact: Fact) -> Result<Answer> {
     let Some(recorder) = innermost() else { return Ok(fact.of(t)) };
-    let behind = recorder.borrow().behind(t);
-    match behind {
+    match behind(t) {
         Some(real) if !real.is_fake() => {
             let answer = fact.of(&real);
             if !t.is_fake() {
@@ -215,7 +217,7 @@ fn one_as_two() -> Error {
 
 /// The tensor that existed before the function ran and is `t`, or is what `t` stands for.
 pub fn behind(t: &Tensor) -> Option<Tensor> {
-    innermost().and_then(|recorder| recorder.borrow().behind(t))
+    branches::behind(t, active().then(|| SCOPES.with(|s| s.borrow().last().cloned())).flatten())
 }
 
 /// Refuses a change of what the tape knows of a tensor that existed before the function ran.

@@ -5,6 +5,7 @@
 use super::Removed;
 use super::rewrite::Rewrite;
 use super::sizes::Sizes;
+use crate::control::for_each_operand;
 use crate::entity::Entity;
 use crate::ir::Graph;
 
@@ -19,7 +20,7 @@ pub fn run(graph: &Graph) -> (Graph, Vec<Removed>) {
             || node.defined().any(|v| used[v.index()])
             || sizes.is_needed_from(id);
         if live {
-            node.inputs.iter().for_each(|o| sizes.need(graph, o));
+            for_each_operand(node, &mut |o| sizes.need(graph, o));
             node.for_each_use(|v| used[v.index()] = true);
         } else {
             rewrite.drop_node(id);

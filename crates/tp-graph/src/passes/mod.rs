@@ -2,6 +2,7 @@
 //! of its values; the name of an op never decides. Passes change no bit of any result, and no two tensors that the
 //! function returns become one.
 
+pub mod blocks;
 pub mod canonicalize;
 pub mod cse;
 pub mod dce;
@@ -45,6 +46,13 @@ pub fn simplify(graph: &Graph) -> (Graph, Vec<Removed>) {
     let (graph, dead) = dce::run(&graph);
     removed.extend(views);
     removed.extend(merged);
+    removed.extend(dead);
+    if graph.nodes.values().all(|n| n.blocks.is_empty()) {
+        return (graph, removed);
+    }
+    let (graph, inside) = blocks::run(&graph);
+    let (graph, dead) = dce::run(&graph);
+    removed.extend(inside);
     removed.extend(dead);
     (graph, removed)
 }

@@ -11,6 +11,7 @@ pub(crate) struct Rewrite<'g> {
     graph: &'g Graph,
     drop: Vec<bool>,
     replace: Vec<Option<ValueId>>,
+    omit: Vec<bool>,
     /// Values that become inputs behind the graph's own, and their names.
     constants: Vec<(ValueId, String)>,
     /// Nodes that read another value in place of an operand.
@@ -19,10 +20,12 @@ pub(crate) struct Rewrite<'g> {
 
 impl<'g> Rewrite<'g> {
     pub fn new(graph: &'g Graph) -> Rewrite<'g> {
+        let (nodes, values) = (graph.nodes.len(), graph.values.len());
         Rewrite {
             graph,
-            drop: vec![false; graph.nodes.len()],
-            replace: vec![None; graph.values.len()],
+            drop: vec![false; nodes],
+            replace: vec![None; values],
+            omit: vec![false; values],
             constants: Vec::new(),
             operands: Vec::new(),
         }
@@ -30,6 +33,11 @@ impl<'g> Rewrite<'g> {
 
     pub fn drop_node(&mut self, node: NodeId) {
         self.drop[node.index()] = true;
+    }
+
+    /// Leaves out an input, or one of a list of results: nobody reads it.
+    pub fn omit(&mut self, value: ValueId) {
+        self.omit[value.index()] = true;
     }
 
     /// `by` is defined before `value`.
@@ -70,7 +78,7 @@ impl<'g> Rewrite<'g> {
         let mut builder = GraphBuilder::over(graph.symbols.clone());
         // New ids by old ids; what was dropped is never asked for.
         let mut ids: Vec<ValueId> = graph.values.ids().collect();
-        for input in &graph.inputs {
+        for input in graph.inputs.iter().filter(|i| !self.omit[i.value.index()]) {
             let data = &graph.values[input.value];
             let alias = data.alias.map(|a| a.map(|v| ids[v.index()]));
             ids[input.value.index()] = builder.input(input.name.clone(), input.kind, data.ty.clone(), alias);
@@ -97,19 +105,22 @@ impl<'g> Rewrite<'g> {
                 .iter()
                 .map(|o| match o {
                     Output::Value(v) => NewOutput::Value(value(*v)),
-                    Output::List(vs) => NewOutput::List(vs.iter().map(|v| value(*v)).collect()),
+                    Output::List(vs) => NewOutput::List(
+                        vs.iter().filter(|v| !self.omit[v.index()]).map(|v| value(*v)).collect(),
+                    ),
                 })
                 .collect();
             let new = NewNode {
                 target: node.target.clone(),
                 inputs: node.inputs.iter().map(|o| o.map_values(rename)).collect(),
+                blocks: node.blocks.clone(),
                 effects: node.effects,
                 location: node.location.clone(),
                 phase: node.phase,
             };
             let new = builder.node(new, outputs);
             let defined: SmallVec<[ValueId; 2]> = builder.graph().nodes[new].defined().collect();
-            for (old, new) in node.defined().zip(defined) {
+            for (old, new) in node.defined().filter(|v| !self.omit[v.index()]).zip(defined) {
                 ids[old.index()] = new;
             }
         }

@@ -9,6 +9,9 @@
 //! }
 //! ```
 //!
+//! Behind the line of a node of control flow stand its blocks, written as the graph is, with the name of each in place of
+//! `graph` (`true(%0 x0: float32[3]) { ... }`).
+//!
 //! Grammar, by example. Inputs: number, name (quoted unless it is an identifier), type, then the kind unless it is
 //! `argument`, then `shares %n`. Types: dtype and sizes, `strides [..]` unless contiguous, `on device` unless cpu;
 //! a type without sizes is no tensor. Results: nothing, one, or several in parentheses; a returned list is in

@@ -1,7 +1,8 @@
-//! Parsing: the inverse of `print`, by recursive descent without recursion deeper than one list.
+//! Parsing: the inverse of `print`, by recursive descent, whose recursion ends at `MAX_DEPTH` blocks within blocks.
 
 use super::lex::{Cursor, unescape};
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
+use crate::control::Control;
 use crate::entity::ValueId;
 use crate::ir::{Alias, Const, Graph, InputKind, Operand, Target, ValueType};
 use smallvec::SmallVec;
@@ -14,22 +15,18 @@ pub(super) fn graph(text: &str) -> Result<Graph> {
     let table = Symbols::new();
     let _table = symbols::enter(table.clone());
     let mut p = Parser { cursor: Cursor::new(text), builder: GraphBuilder::over(table) };
-    p.header()?;
+    p.header("graph")?;
     p.sizes()?;
-    loop {
-        if p.cursor.eat_word("return") {
-            break;
-        }
-        p.node()?;
-    }
-    let outputs = p.operands(|p| Ok(p.cursor.peek() == Some('}')))?;
-    p.cursor.expect("}")?;
+    let outputs = p.body(0)?;
     p.cursor.skip_space();
     if !p.cursor.rest().is_empty() {
         return Err(p.cursor.error("the end of the graph"));
     }
     Ok(p.builder.finish(outputs))
 }
+
+/// Blocks within blocks, at most.
+const MAX_DEPTH: usize = 64;
 
 struct Parser<'a> {
     cursor: Cursor<'a>,
@@ -56,9 +53,35 @@ enum Result0 {
 }
 
 impl Parser<'_> {
-    fn header(&mut self) -> Result<()> {
-        if !self.cursor.eat_word("graph") {
-            return Err(self.cursor.error("\"graph(\""));
+    /// The nodes, and what is returned.
+    fn body(&mut self, depth: usize) -> Result<Vec<Operand>> {
+        while !self.cursor.eat_word("return") {
+            self.node(depth)?;
+        }
+        let outputs = self.operands(|p| Ok(p.cursor.peek() == Some('}')))?;
+        self.cursor.expect("}")?;
+        Ok(outputs)
+    }
+
+    /// The blocks of a node of control flow, each a graph over the symbols of this one.
+    fn blocks(&mut self, control: Control, depth: usize) -> Result<Vec<Graph>> {
+        if depth > MAX_DEPTH {
+            return Err(self.cursor.error(&format!("blocks at most {MAX_DEPTH} levels deep")));
+        }
+        let mut out = Vec::new();
+        for name in control.blocks() {
+            let inner = GraphBuilder::over(self.builder.graph().symbols.clone());
+            let around = std::mem::replace(&mut self.builder, inner);
+            self.header(name)?;
+            let outputs = self.body(depth + 1)?;
+            out.push(std::mem::replace(&mut self.builder, around).finish(outputs));
+        }
+        Ok(out)
+    }
+
+    fn header(&mut self, name: &str) -> Result<()> {
+        if !self.cursor.eat_word(name) {
+            return Err(self.cursor.error(&format!("\"{name}(\"")));
         }
         self.cursor.expect("(")?;
         while self.cursor.peek() != Some(')') {
@@ -113,7 +136,7 @@ impl Parser<'_> {
         Ok(name)
     }
 
-    fn node(&mut self) -> Result<()> {
+    fn node(&mut self, depth: usize) -> Result<()> {
         let results = self.results()?;
         let name = self.cursor.word()?;
         if !name.contains("::") {
@@ -124,9 +147,12 @@ impl Parser<'_> {
         self.cursor.expect(")")?;
         let comment = self.comment()?;
         let outputs = self.outputs(results, &comment)?;
+        let target = Target::resolve(name);
+        let blocks = target.control().map_or_else(|| Ok(Vec::new()), |c| self.blocks(c, depth))?;
         let new = NewNode {
-            target: Target::resolve(name),
+            target,
             inputs: inputs.into(),
+            blocks,
             effects: comment.effects,
             location: comment.location,
             phase: comment.phase,

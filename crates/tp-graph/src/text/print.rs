@@ -1,5 +1,6 @@
 //! Printing. See the module above for the form.
 
+use crate::control::Control;
 use crate::entity::ValueId;
 use crate::ir::{Alias, Const, Graph, Input, InputKind, Node, Operand, Output, ValueType};
 use std::fmt::{self, Display, Formatter, Write};
@@ -13,18 +14,31 @@ const HEADER_WIDTH: usize = 100;
 impl Display for Graph {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let _table = symbols::enter(self.symbols.clone());
-        header(self, f)?;
+        header(self, "graph", "", f)?;
         sizes(self, f)?;
-        for node in self.nodes.values() {
-            writeln!(f, "  {}", NodeText { graph: self, node })?;
-        }
-        f.write_str("  return ")?;
-        commas(f, &self.outputs)?;
-        f.write_str("\n}\n")
+        body(self, "", f)?;
+        f.write_str("}\n")
     }
 }
 
-fn header(graph: &Graph, f: &mut Formatter<'_>) -> fmt::Result {
+/// The nodes with their blocks, and what is returned.
+fn body(graph: &Graph, indent: &str, f: &mut Formatter<'_>) -> fmt::Result {
+    for node in graph.nodes.values() {
+        writeln!(f, "{indent}  {}", NodeText { graph, node })?;
+        let names = node.target.control().map_or(["", ""], Control::blocks);
+        let inner = format!("{indent}    ");
+        for (name, block) in names.iter().zip(&node.blocks) {
+            header(block, name, &inner, f)?;
+            body(block, &inner, f)?;
+            writeln!(f, "{inner}}}")?;
+        }
+    }
+    write!(f, "{indent}  return ")?;
+    commas(f, &graph.outputs)?;
+    f.write_char('\n')
+}
+
+fn header(graph: &Graph, name: &str, indent: &str, f: &mut Formatter<'_>) -> fmt::Result {
     let mut inputs = Vec::with_capacity(graph.inputs.len());
     for input in &graph.inputs {
         let mut text = String::new();
@@ -33,9 +47,10 @@ fn header(graph: &Graph, f: &mut Formatter<'_>) -> fmt::Result {
     }
     let width: usize = inputs.iter().map(|t| t.len() + 2).sum();
     if width > HEADER_WIDTH {
-        writeln!(f, "graph(\n    {}\n) {{", inputs.join(",\n    "))
+        let between = format!(",\n{indent}    ");
+        writeln!(f, "{indent}{name}(\n{indent}    {}\n{indent}) {{", inputs.join(&between))
     } else {
-        writeln!(f, "graph({}) {{", inputs.join(", "))
+        writeln!(f, "{indent}{name}({}) {{", inputs.join(", "))
     }
 }
 
