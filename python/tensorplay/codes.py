@@ -472,13 +472,6 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "A captured function uses state that nobody can see.",
         "use it outside, and pass it in, or vouch for it: assume_constant=[time.time]",
     ),
-    (
-        "TP4101",
-        "on_fallback='error' met a fallback.",
-        "the reason says what to change, or use on_fallback='record'",
-    ),
-    ("TP4105", "backend= is no name.", "pass a name, or a list of names in order of preference"),
-    ("TP4106", "What is to be compiled or transformed is no function.", "pass a function of tensors"),
     *control.ENTRIES,
     *graphs.ENTRIES,
     ("TP9001", "An exception of the caller's own on its way out.", "read the exception itself"),

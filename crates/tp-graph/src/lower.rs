@@ -106,7 +106,7 @@ pub(crate) fn plan(
         fast: None,
     };
     plan.calls = plan.steps.iter().any(|s| !matches!(s.work, Work::Fused(_)));
-    free_at_last_use(&mut plan);
+    memory::free_at_last_use(&mut plan);
     memory::write_over(&mut plan);
     plan.fast = crate::fast::fast(&plan);
     Ok((plan, breaks))
@@ -461,58 +461,4 @@ fn known_list(items: &[Operand]) -> Result<Value> {
 #[cold]
 fn no_place(v: ValueId) -> Error {
     Error::graph("TP5002", format!("{v} is used, but no step of the plan makes it"))
-}
-
-/// Marks the last use of every slot. Outputs are kept.
-fn free_at_last_use(plan: &mut Plan) {
-    let mut last: Vec<Option<usize>> = vec![None; plan.slots];
-    for (i, step) in plan.steps.iter().enumerate() {
-        for_each_slot(step, |slot| last[slot as usize] = Some(i));
-    }
-    for out in &plan.outputs {
-        if let OutSrc::Tensor(Src::Slot(slot)) = out {
-            last[*slot as usize] = None;
-        }
-    }
-    for (slot, at) in last.into_iter().enumerate() {
-        if let Some(at) = at {
-            plan.steps[at].free.push(slot as u32);
-        }
-    }
-}
-
-/// Slots a step reads or writes.
-fn for_each_slot(step: &Step, mut f: impl FnMut(u32)) {
-    let mut src = |s: &Src| {
-        if let Src::Slot(slot) = s {
-            f(*slot);
-        }
-    };
-    match &step.work {
-        Work::Control(control) => {
-            control.pred.iter().chain(&control.operands).for_each(&mut src);
-            control.outputs.iter().for_each(|o| f(o.slot));
-        }
-        Work::Fused(fused) => {
-            fused.inputs.iter().for_each(&mut src);
-            fused.outputs.iter().for_each(|o| f(o.slot));
-        }
-        Work::Call(call) => {
-            for arg in &call.args {
-                match arg {
-                    ArgSrc::Tensor(s) => src(s),
-                    ArgSrc::Tensors(ss) => ss.iter().for_each(&mut src),
-                    ArgSrc::Optional(ss) => ss.iter().flatten().for_each(&mut src),
-                    ArgSrc::Literal(_) | ArgSrc::Size(_) | ArgSrc::Sizes(_) => {}
-                }
-            }
-            for output in &call.outputs {
-                match output {
-                    CallOutput::Tensor(o) => f(o.slot),
-                    CallOutput::List(os) => os.iter().for_each(|o| f(o.slot)),
-                    CallOutput::Known(_) => {}
-                }
-            }
-        }
-    }
 }

@@ -8,7 +8,7 @@
 use crate::backend::Backend;
 use crate::ir::Graph;
 use crate::lower::{self, Artifacts};
-use crate::plan::{CallOutput, CallStamp, Exec, OutSlot, Plan, Src, Step, Work};
+use crate::plan::{ArgSrc, CallOutput, CallStamp, Exec, OutSlot, OutSrc, Plan, Src, Step, Work};
 use std::fmt;
 use tp_dispatch::Result;
 use tp_tensor::counted;
@@ -23,6 +23,60 @@ pub(crate) struct SlotMemory {
     pub bytes: u64,
     /// The slot that owns it; None for memory of an input.
     pub owner: Option<u32>,
+}
+
+/// Marks the last use of every slot. Outputs are kept.
+pub(crate) fn free_at_last_use(plan: &mut Plan) {
+    let mut last: Vec<Option<usize>> = vec![None; plan.slots];
+    for (i, step) in plan.steps.iter().enumerate() {
+        for_each_slot(step, |slot| last[slot as usize] = Some(i));
+    }
+    for out in &plan.outputs {
+        if let OutSrc::Tensor(Src::Slot(slot)) = out {
+            last[*slot as usize] = None;
+        }
+    }
+    for (slot, at) in last.into_iter().enumerate() {
+        if let Some(at) = at {
+            plan.steps[at].free.push(slot as u32);
+        }
+    }
+}
+
+/// Slots a step reads or writes.
+fn for_each_slot(step: &Step, mut f: impl FnMut(u32)) {
+    let mut src = |s: &Src| {
+        if let Src::Slot(slot) = s {
+            f(*slot);
+        }
+    };
+    match &step.work {
+        Work::Control(control) => {
+            control.pred.iter().chain(&control.operands).for_each(&mut src);
+            control.outputs.iter().for_each(|o| f(o.slot));
+        }
+        Work::Fused(fused) => {
+            fused.inputs.iter().for_each(&mut src);
+            fused.outputs.iter().for_each(|o| f(o.slot));
+        }
+        Work::Call(call) => {
+            for arg in &call.args {
+                match arg {
+                    ArgSrc::Tensor(s) => src(s),
+                    ArgSrc::Tensors(ss) => ss.iter().for_each(&mut src),
+                    ArgSrc::Optional(ss) => ss.iter().flatten().for_each(&mut src),
+                    ArgSrc::Literal(_) | ArgSrc::Size(_) | ArgSrc::Sizes(_) => {}
+                }
+            }
+            for output in &call.outputs {
+                match output {
+                    CallOutput::Tensor(o) => f(o.slot),
+                    CallOutput::List(os) => os.iter().for_each(|o| f(o.slot)),
+                    CallOutput::Known(_) => {}
+                }
+            }
+        }
+    }
 }
 
 /// Marks the steps that may write over an operand.
@@ -247,6 +301,7 @@ mod tests {
             Work::Call(call) => {
                 call.args.iter().any(|a| matches!(a, ArgSrc::Tensor(src) if *src == Src::Slot(slot)))
             }
+            Work::Control(control) => control.operands.contains(&Src::Slot(slot)),
         };
         let returns = |slot: u32| {
             plan.outputs.iter().any(|o| matches!(o, OutSrc::Tensor(src) if *src == Src::Slot(slot)))
@@ -265,7 +320,7 @@ mod tests {
     fn fused(plan: &mut Plan, step: usize) -> &mut crate::plan::FusedStep {
         match &mut plan.steps[step].work {
             Work::Fused(fused) => fused,
-            Work::Call(_) => panic!("step {step} is a call"),
+            Work::Call(_) | Work::Control(_) => panic!("step {step} is no region"),
         }
     }
 

@@ -344,8 +344,7 @@ const PLANTED: [(&str, &str, Pass); 10] = [
     ("dce", "it drops nothing", |g| (g.clone(), Vec::new())),
     ("dce", "it drops calls whose results nobody reads, whatever they do", unread),
     ("layout", "it takes every view for what it is a view of", |g| {
-        let view =
-            |n: &tp_graph::ir::Node| n.defined().next().and_then(|v| g.values[v].alias).map(|a| Some(a.of()));
+        let view = |n: &Node| n.defined().next().and_then(|v| g.values[v].alias).map(|a| Some(a.of()));
         (without(g, view), Vec::new())
     }),
     ("layout", "it does nothing", |g| (g.clone(), Vec::new())),
@@ -424,38 +423,6 @@ fn without(graph: &Graph, keep: impl Fn(&Node) -> Option<Option<ValueId>>) -> Gr
         text = substituted(&text, &old, &new);
     }
     Graph::parse(&renumbered(&text)).unwrap_or_else(|e| panic!("{e}\n{text}"))
-}
-
-fn substituted(text: &str, old: &str, new: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find(old) {
-        let after = &rest[at + old.len()..];
-        let whole = !after.starts_with(|c: char| c.is_ascii_digit());
-        out += &rest[..at];
-        out += if whole { new } else { old };
-        rest = after;
-    }
-    out + rest
-}
-
-/// Values are numbered in the order in which they are made.
-fn renumbered(text: &str) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('%') {
-        let n = rest[at + 1..].find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len() - at - 1);
-        let name = &rest[at..at + 1 + n];
-        if !names.contains(&name) {
-            names.push(name);
-        }
-        rest = &rest[at + 1..];
-    }
-    let mut out = text.to_string();
-    for (k, name) in names.iter().enumerate() {
-        out = substituted(&out, name, &format!("%#{k}"));
-    }
-    out.replace("%#", "%")
 }
 
 fn replaced(graph: &Graph, is: fn(&str) -> bool, number: &str) -> (Graph, Vec<Removed>) {

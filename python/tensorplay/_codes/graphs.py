@@ -1,10 +1,17 @@
-"""Codes TP4107 to TP50 and their examples: names of backends, graphs and saved programs."""
+"""Codes TP41 to TP50 and their examples: names of backends, graphs and saved programs."""
 
 from __future__ import annotations
 
 __all__ = ["ENTRIES", "EXAMPLES"]
 
 ENTRIES: tuple[tuple[str, str, str], ...] = (
+    (
+        "TP4101",
+        "on_fallback='error' met a fallback.",
+        "the reason says what to change, or use on_fallback='record'",
+    ),
+    ("TP4105", "backend= is no name.", "pass a name, or a list of names in order of preference"),
+    ("TP4106", "What is to be compiled or transformed is no function.", "pass a function of tensors"),
     ("TP4107", "Nobody registered a backend of that name, or it is taken.", "use one that the message lists"),
     (
         "TP4108",

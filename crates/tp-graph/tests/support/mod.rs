@@ -126,3 +126,36 @@ pub fn triple(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
 pub fn opaque_triple(name: &str, effects: Effects) -> OpHandle {
     define(&format!("{name}(Tensor x) -> Tensor"), effects, FakeRule::Fn(like_first), triple)
 }
+
+/// A graph's text with another name of a value in place of `old`.
+pub fn substituted(text: &str, old: &str, new: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(old) {
+        let after = &rest[at + old.len()..];
+        let whole = !after.starts_with(|c: char| c.is_ascii_digit());
+        out += &rest[..at];
+        out += if whole { new } else { old };
+        rest = after;
+    }
+    out + rest
+}
+
+/// Values are numbered in the order in which they are made.
+pub fn renumbered(text: &str) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('%') {
+        let n = rest[at + 1..].find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len() - at - 1);
+        let name = &rest[at..at + 1 + n];
+        if !names.contains(&name) {
+            names.push(name);
+        }
+        rest = &rest[at + 1..];
+    }
+    let mut out = text.to_string();
+    for (k, name) in names.iter().enumerate() {
+        out = substituted(&out, name, &format!("%#{k}"));
+    }
+    out.replace("%#", "%")
+}
