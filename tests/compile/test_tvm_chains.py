@@ -304,3 +304,18 @@ def test_dtypes_agree_with_eager(dtype: str) -> None:
     assert executors == ["tvm"]
     assert got.dtype is kind
     assert tp.astype(got, tp.float64).tolist() == tp.astype(chain(x), tp.float64).tolist()
+
+
+@pytest.mark.parametrize("dtype", [tp.float32, tp.float64])
+def test_a_remainder_of_what_is_finite_by_nan_is_nan(dtype: tp.DType) -> None:
+    """T: LLVM takes a `fmod` that it knows for one without NaN where the dividend is finite, and then drops the store."""
+    mask = tp.tensor([0, 0, 1, 0], dtype=tp.uint8)
+    compiled = tp.compile(
+        lambda x: tp.remainder(tp.astype(tp.isnan(x), dtype), math.nan), backend="tvm", on_fallback="error"
+    )
+    for _ in range(3):
+        # What the pool hands out next holds no NaN.
+        junk = tp.full((4,), 7.0, dtype=dtype)
+        del junk
+        assert all(math.isnan(v) for v in compiled(mask).tolist())
+    assert [run.marker.executor for run in compiled.last_run.forward] == ["tvm"]

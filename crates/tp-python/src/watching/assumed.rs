@@ -2,6 +2,7 @@
 //! are read and not guarded.
 
 use super::addresses::AddressSet;
+use super::natives::is_descriptor;
 use super::session::Session;
 use crate::hot::ffi::{self as x, Obj};
 use pyo3::ffi;
@@ -13,6 +14,8 @@ pub(super) struct Assumed {
     objects: AddressSet,
     /// Of native methods: what they are bound to, and their names. They are made anew each time they are read.
     methods: Vec<(usize, String)>,
+    /// Of native methods taken from their classes: the class, and the name; they stand for those of every instance.
+    of_classes: Vec<(usize, String)>,
     names: Vec<String>,
 }
 
@@ -22,8 +25,15 @@ impl Assumed {
     }
 
     /// Whether a native function is vouched for, by its object and name or by its full name.
-    pub(super) fn has_call(&self, on: Obj, module: &str, name: &str) -> bool {
+    ///
+    /// # Safety
+    /// A live object or null, lock held.
+    pub(super) unsafe fn has_call(&self, on: Obj, module: &str, name: &str) -> bool {
+        let is_instance = |class: usize| unsafe {
+            !on.is_null() && ffi::PyType_IsSubtype(x::type_of(on), class as *mut ffi::PyTypeObject) != 0
+        };
         self.methods.iter().any(|(of, method)| *of == on as usize && method == name)
+            || self.of_classes.iter().any(|(class, method)| method == name && is_instance(*class))
             || self.names.iter().any(|n| {
                 n == name || n.strip_suffix(name).is_some_and(|rest| rest.strip_suffix('.') == Some(module))
             })
@@ -61,6 +71,9 @@ impl Session {
                     if !of.is_null() && ffi::PyModule_Check(of) == 0 {
                         self.assumed.methods.push((of as usize, one.getattr("__name__")?.extract()?));
                     }
+                } else if is_descriptor(obj) {
+                    let class = one.getattr("__objclass__")?.as_ptr();
+                    self.assumed.of_classes.push((class as usize, one.getattr("__name__")?.extract()?));
                 } else if ty != self.api.function_type {
                     self.mark_fresh(obj);
                 }

@@ -138,7 +138,10 @@ class Emitter:
         `exp2(x)`, which rounds otherwise. Adding an unknown -0.0 changes no operand and hides it.
         """
         hidden = [self.keep(dtype, self.t.Add(arg, self._minus_zero(dtype))) for arg in args]
-        return self.t.call_pure_extern(dtype, op + "f" * (dtype == "float32"), *hidden)
+        # An `fmod` that LLVM knows becomes one without NaN where it sees that no operand is infinite or 0, even by NaN.
+        # By this other name of the GNU C library it does not.
+        name = f"fmodf{BITS[dtype]}" if op == "fmod" else op + "f" * (dtype == "float32")
+        return self.t.call_pure_extern(dtype, name, *hidden)
 
     def _intrinsic(self, dtype: str, name: str, *args: Expr) -> Expr:
         return self.t.call_llvm_pure_intrin(dtype, name, *args)
