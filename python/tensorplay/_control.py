@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tensorplay._tree import Structure
+else:
+    from tensorplay._later import hints
+
+    (Callable,), (Any,) = hints("collections.abc", "Callable"), hints("typing", "Any")
 
 __all__ = ["cond", "while_loop"]
 
