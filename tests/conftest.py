@@ -42,6 +42,7 @@ ONE_THREAD = {
     "compile/test_registrations.py": "registers kernels for built-in ops, which the other threads call",
     "compile/test_saved_programs.py": "seeds the generator of the process",
     "compile/test_upstream_defects.py": "its ops have fixed names",
+    "compile/test_view_passes.py": "registers kernels for built-in ops, which the other threads call",
     "test_architecture.py": "reads sources",
     "test_cli.py": "starts programs",
     "test_conftest.py": "starts programs",

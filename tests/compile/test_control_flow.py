@@ -223,6 +223,7 @@ def test_modes_inside_of_a_branch_hold_for_its_gradient(value: bool) -> None:
     _agree(inner, tp.compile(inner), tp.tensor(X), p)
 
 
+@pytest.mark.thread_unsafe(reason="seeds the generator of the process")
 def test_random_numbers_of_a_branch_are_those_that_its_gradient_saw() -> None:
     """5.6: they are drawn once, and by the branch that runs alone."""
 
