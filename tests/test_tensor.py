@@ -296,6 +296,7 @@ def test_reductions_as_methods() -> None:
         x.add()
 
 
+@pytest.mark.thread_unsafe(reason="CPython 3.11 counts the depth of syntax trees for all threads together")
 def test_methods_have_text_signatures() -> None:
     assert (
         str(__import__("inspect").signature(tp.Tensor.sum))
