@@ -12,6 +12,7 @@ use crate::entity::ValueId;
 use crate::ir::{Graph, Node, Operand};
 use smallvec::SmallVec;
 use tp_dispatch::Effects;
+use tp_tensor::{DType, TensorSpec};
 
 /// Which of its blocks a node runs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -74,6 +75,11 @@ pub fn parts(control: Control, node: &Node) -> Option<Parts> {
         }
         _ => None,
     }
+}
+
+/// Whether a tensor of that type can be asked which way to go: a bool of one element.
+pub fn is_truth(spec: &TensorSpec) -> bool {
+    spec.dtype == DType::Bool && spec.sizes.iter().all(|s| *s == 1)
 }
 
 /// The effects of a node of control flow: those of any call in its blocks. What is written there is their own.

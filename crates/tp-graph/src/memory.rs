@@ -51,14 +51,8 @@ fn for_each_slot(step: &Step, mut f: impl FnMut(u32)) {
         }
     };
     match &step.work {
-        Work::Control(control) => {
-            control.pred.iter().chain(&control.operands).for_each(&mut src);
-            control.outputs.iter().for_each(|o| f(o.slot));
-        }
-        Work::Fused(fused) => {
-            fused.inputs.iter().for_each(&mut src);
-            fused.outputs.iter().for_each(|o| f(o.slot));
-        }
+        Work::Control(control) => control.pred.iter().chain(&control.operands).for_each(&mut src),
+        Work::Fused(fused) => fused.inputs.iter().for_each(&mut src),
         Work::Call(call) => {
             for arg in &call.args {
                 match arg {
@@ -68,15 +62,9 @@ fn for_each_slot(step: &Step, mut f: impl FnMut(u32)) {
                     ArgSrc::Literal(_) | ArgSrc::Size(_) | ArgSrc::Sizes(_) => {}
                 }
             }
-            for output in &call.outputs {
-                match output {
-                    CallOutput::Tensor(o) => f(o.slot),
-                    CallOutput::List(os) => os.iter().for_each(|o| f(o.slot)),
-                    CallOutput::Known(_) => {}
-                }
-            }
         }
     }
+    for_each_output(step, |out| f(out.slot));
 }
 
 /// Marks the steps that may write over an operand.

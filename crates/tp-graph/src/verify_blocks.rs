@@ -1,10 +1,10 @@
 //! The rules of control flow, as `verify` states them.
 
-use crate::control::{self, Control, Parts};
+use crate::control::{self, Control, Parts, is_truth};
 use crate::ir::{Def, Graph, Node, Operand, Output};
 use crate::verify::{Verifier, Violation};
 use std::sync::Arc;
-use tp_tensor::{DType, TensorSpec};
+use tp_tensor::TensorSpec;
 
 impl Verifier<'_> {
     pub(crate) fn control(&mut self, control: Control, node: &Node) {
@@ -90,10 +90,6 @@ impl Verifier<'_> {
 
 fn given(block: &Graph, output: &Operand) -> Option<TensorSpec> {
     output.value().and_then(|v| block.spec(v)).cloned()
-}
-
-fn is_truth(spec: &TensorSpec) -> bool {
-    spec.dtype == DType::Bool && spec.sizes.iter().all(|s| *s == 1)
 }
 
 /// Where two lists of types are not the same.

@@ -55,10 +55,10 @@ fn dexp<A: Algebra>(a: &mut A, x: A::D) -> A::D {
     a.dmul(p, power)
 }
 
-/// log of a float64 that is not denormal, with the values at 0, infinity, negatives and NaN.
+/// `m` in [sqrt(1/2), sqrt(2)) and a whole `e` with `x = m * 2^e`, of an x above 0 that is not denormal.
 #[inline(always)]
-fn dlog<A: Algebra>(a: &mut A, x: A::D) -> A::D {
-    // x = m * 2^e with m in [sqrt(1/2), sqrt(2)). The offset keeps the shifted value non-negative.
+pub fn mantissa_and_exponent<A: Algebra>(a: &mut A, x: A::D) -> (A::D, A::D) {
+    // The offset keeps the shifted value non-negative.
     const SQRT_HALF_BITS: i64 = 0x3fe6_a09e_667f_3bcd;
     const OFFSET: i64 = 1023;
     let bits = a.dbits(x);
@@ -76,8 +76,26 @@ fn dlog<A: Algebra>(a: &mut A, x: A::D) -> A::D {
     let e = a.lor(e, two_52);
     let e = a.double_of(e);
     let bias = a.f64(4_503_599_627_370_496.0 + OFFSET as f64);
-    let e = a.dsub(e, bias);
+    (m, a.dsub(e, bias))
+}
 
+/// Puts log's values at 0, infinity, negatives and NaN over `r`.
+#[inline(always)]
+pub fn dlog_specials<A: Algebra>(a: &mut A, x: A::D, r: A::D) -> A::D {
+    let (zero, inf) = (a.f64(0.0), a.f64(f64::INFINITY));
+    let (neg_inf, nan) = (a.f64(f64::NEG_INFINITY), a.f64(f64::NAN));
+    let positive = a.dlt(zero, x);
+    let r = a.dselect(positive, r, nan);
+    let infinite = a.deq(x, inf);
+    let r = a.dselect(infinite, inf, r);
+    let is_zero = a.deq(x, zero);
+    a.dselect(is_zero, neg_inf, r)
+}
+
+/// log of a float64 that is not denormal, with the values at 0, infinity, negatives and NaN.
+#[inline(always)]
+fn dlog<A: Algebra>(a: &mut A, x: A::D) -> A::D {
+    let (m, e) = mantissa_and_exponent(a, x);
     let (one, two) = (a.f64(1.0), a.f64(2.0));
     let f = a.dsub(m, one);
     let g = a.dadd(f, two);
@@ -101,15 +119,7 @@ fn dlog<A: Algebra>(a: &mut A, x: A::D) -> A::D {
     let r = a.dfma(two, s, tail);
     let ln2 = a.f64(std::f64::consts::LN_2);
     let r = a.dfma(e, ln2, r);
-
-    let (zero, inf) = (a.f64(0.0), a.f64(f64::INFINITY));
-    let (neg_inf, nan) = (a.f64(f64::NEG_INFINITY), a.f64(f64::NAN));
-    let positive = a.dlt(zero, x);
-    let r = a.dselect(positive, r, nan);
-    let infinite = a.deq(x, inf);
-    let r = a.dselect(infinite, inf, r);
-    let is_zero = a.deq(x, zero);
-    a.dselect(is_zero, neg_inf, r)
+    dlog_specials(a, x, r)
 }
 
 #[inline(always)]

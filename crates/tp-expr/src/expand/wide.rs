@@ -3,7 +3,7 @@
 //! tanh 1.5, sigmoid 2.5, erf 1; `tests/compile/test_accuracy.py` holds them against the 80-bit long double.
 
 use super::algebra::Algebra;
-use super::double::dhorner;
+use super::double::{dhorner, dlog_specials, mantissa_and_exponent};
 use crate::prim::Prim;
 
 /// 1.5 * 2^52: adding it rounds to an integer, which is then in the low mantissa bits.
@@ -214,26 +214,10 @@ fn power_of_two<A: Algebra>(a: &mut A, n: A::L) -> A::D {
 /// log: of `m 2^e` with m in [sqrt(1/2), sqrt(2)), by the quotient `f / (2 + f)` for `f = m - 1`.
 #[inline(always)]
 fn log<A: Algebra>(a: &mut A, x: A::D) -> A::D {
-    const SQRT_HALF_BITS: i64 = 0x3fe6_a09e_667f_3bcd;
-    const OFFSET: i64 = 1023;
-    let (least, scale, zero) = (a.f64(f64::MIN_POSITIVE), a.f64(18_014_398_509_481_984.0), a.f64(0.0));
+    let (least, scale, shift) = (a.f64(f64::MIN_POSITIVE), a.f64(18_014_398_509_481_984.0), a.f64(54.0));
     let (small, scaled) = (a.dlt(x, least), a.dmul(x, scale));
     let y = a.dselect(small, scaled, x);
-    let (bits, mantissa_bits) = (a.dbits(y), a.i64(52));
-    let distance = a.i64(SQRT_HALF_BITS - (OFFSET << 52));
-    let distance = a.lsub(bits, distance);
-    let e = a.lshr(distance, mantissa_bits);
-    let offset = a.i64(OFFSET);
-    let shifted = a.lsub(e, offset);
-    let shifted = a.lshl(shifted, mantissa_bits);
-    let m = a.lsub(bits, shifted);
-    let m = a.double_of(m);
-    // An integer below 2^52 becomes a float64 by way of the mantissa of 2^52.
-    let two_52 = a.i64(0x4330_0000_0000_0000);
-    let e = a.lor(e, two_52);
-    let e = a.double_of(e);
-    let (bias, shift) = (a.f64(4_503_599_627_370_496.0 + OFFSET as f64), a.f64(54.0));
-    let e = a.dsub(e, bias);
+    let (m, e) = mantissa_and_exponent(a, y);
     let moved = a.dsub(e, shift);
     let e = a.dselect(small, moved, e);
 
@@ -253,14 +237,7 @@ fn log<A: Algebra>(a: &mut A, x: A::D) -> A::D {
     let tail = a.dsub(halved, tail);
     let r = a.dsub(f, tail);
     let r = a.dfma(e, high, r);
-
-    let (inf, neg_inf, nan) = (a.f64(f64::INFINITY), a.f64(f64::NEG_INFINITY), a.f64(f64::NAN));
-    let positive = a.dlt(zero, x);
-    let r = a.dselect(positive, r, nan);
-    let infinite = a.deq(x, inf);
-    let r = a.dselect(infinite, inf, r);
-    let nothing = a.deq(x, zero);
-    a.dselect(nothing, neg_inf, r)
+    dlog_specials(a, x, r)
 }
 
 #[inline(always)]

@@ -13,10 +13,9 @@ use crate::passes;
 use crate::split;
 use smallvec::smallvec;
 use std::fmt;
-use tp_dispatch::kernel::HostArgs;
-use tp_dispatch::{Arg, Phase, Registry, Result, Rets, Value, dispatcher, host, state};
+use tp_dispatch::{Arg, Phase, Registry, Result, call_one, host, state};
 use tp_tensor::symbols::Symbols;
-use tp_tensor::{DType, Dim, Tensor, TensorSpec};
+use tp_tensor::{Dim, Tensor, TensorSpec};
 
 /// Runs a branch over the tensors that stand for what a loop carries; gives its results.
 pub type BranchFn<'a> = dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>> + 'a;
@@ -95,7 +94,7 @@ pub fn while_loop(
     let carried = carried.iter().map(contiguous).collect::<Result<Vec<Tensor>>>()?;
     let cond = capture(Role::Condition, &carried, condition)?;
     match cond.results.as_slice() {
-        [spec] if spec.dtype == DType::Bool && spec.sizes.iter().all(|s| *s == 1) => {}
+        [spec] if control::is_truth(spec) => {}
         _ => return Err(watch::refusal("TP4301", "cond_fn of while_loop returns no bool of one element")),
     }
     let body = capture(Role::Body, &carried, body)?;
@@ -243,10 +242,7 @@ pub(super) fn contiguous(t: &Tensor) -> Result<Tensor> {
     if t.is_contiguous() {
         return Ok(t.clone());
     }
-    let op = Registry::global().lookup("tp::contiguous")?;
-    let mut rets = Rets::new();
-    dispatcher::call(op, &[Arg::Tensor(t)], HostArgs::NONE, &mut rets)?;
-    rets.pop().and_then(Value::into_tensor).ok_or_else(lost)
+    call_one(Registry::global().lookup("tp::contiguous")?, &[Arg::Tensor(t)])
 }
 
 /// What a tensor is in the capture in progress.

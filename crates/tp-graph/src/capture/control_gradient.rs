@@ -11,8 +11,7 @@ use crate::ir::{Graph, InputKind, Operand};
 use crate::split::{self, SavedFrom, Split};
 use std::sync::Arc;
 use tp_autograd::{BackwardCtx, Gradients, VjpRule, record_node};
-use tp_dispatch::kernel::HostArgs;
-use tp_dispatch::{Arg, Error, Registry, Result, Rets, Value, dispatcher, state};
+use tp_dispatch::{Arg, Error, Registry, Result, call_one, state};
 use tp_tensor::{Tensor, TensorSpec};
 
 /// One branch cut in two.
@@ -266,11 +265,8 @@ impl VjpRule for CondBackward {
 
 /// A result that nobody used has a gradient of zeros.
 fn zeros(spec: &TensorSpec) -> Result<Tensor> {
-    let op = Registry::global().lookup("tp::zeros")?;
-    let mut rets = Rets::new();
     let args = [Arg::Ints(&spec.sizes), Arg::DType(spec.dtype), Arg::Device(spec.device)];
-    dispatcher::call(op, &args, HostArgs::NONE, &mut rets)?;
-    rets.pop().and_then(Value::into_tensor).ok_or_else(lost)
+    call_one(Registry::global().lookup("tp::zeros")?, &args)
 }
 
 /// Puts a loop on the tape whose trips only a run knows: its gradient is refused when somebody asks for it.

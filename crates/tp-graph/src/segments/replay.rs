@@ -17,6 +17,8 @@ pub(super) struct Piece<'a> {
     pub args: Vec<Value>,
     /// By the segment's numbers: which argument an input, a made tensor or a number is.
     places: [Vec<u32>; 3],
+    /// Number of the first tensor that it makes.
+    first: u32,
 }
 
 /// The structure of a piece.
@@ -58,11 +60,11 @@ impl<'a> Piece<'a> {
     pub fn new(segment: &'a Segment, steps: &'a [Step], results: Vec<u32>) -> Piece<'a> {
         let places = [segment.inputs.len(), segment.made.len(), segment.numbers.len()];
         let places = places.map(|n| vec![NOWHERE; n]);
-        let mut piece = Piece { segment, steps, results, args: Vec::new(), places };
         let mut numbers = steps.iter().flat_map(|step| &step.outs).map(Out::numbers);
         // Made tensors are numbered in the order of the steps.
         let first = numbers.next().map_or(0, |range| range.start);
         let own = first..numbers.next_back().map_or(u32::MAX, |range| range.end);
+        let mut piece = Piece { segment, steps, results, args: Vec::new(), places, first };
         for step in steps {
             for arg in &step.args {
                 arg.each(&mut |source| match Place::of(source) {
@@ -142,30 +144,28 @@ impl<'a> Piece<'a> {
     /// Ops, literals and who reads what, as words.
     pub fn key(&self) -> Key {
         let mut words: Vec<u64> = Vec::with_capacity(16 * self.steps.len());
-        let of_steps = self.steps.iter().flat_map(|step| &step.outs).map(Out::numbers);
-        let first = of_steps.into_iter().next().map_or(0, |range| range.start);
         words.extend([u64::from(self.segment.grad), self.steps.len() as u64]);
         for step in self.steps {
             words.extend([u64::from(step.op.id().0), step.args.len() as u64]);
-            step.args.iter().for_each(|source| self.encode(source, first, &mut words));
+            step.args.iter().for_each(|source| self.encode(source, &mut words));
         }
-        words.extend(self.results.iter().map(|n| u64::from(*n - first)));
+        words.extend(self.results.iter().map(|n| u64::from(*n - self.first)));
         let mix = |hash: u64, word: &u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
         Key { hash: words.iter().fold(0, mix), words: words.into() }
     }
 
-    fn encode(&self, source: &Source, first: u32, words: &mut Vec<u64>) {
+    fn encode(&self, source: &Source, words: &mut Vec<u64>) {
         match source {
             Source::Literal(value) => encode_literal(value, words),
             Source::List(items) => {
                 words.extend([3, items.len() as u64]);
-                items.iter().for_each(|item| self.encode(item, first, words));
+                items.iter().for_each(|item| self.encode(item, words));
             }
             Source::Optional(items) => {
                 words.extend([4, items.len() as u64]);
                 for item in items {
                     words.push(item.is_some().into());
-                    item.iter().for_each(|item| self.encode(item, first, words));
+                    item.iter().for_each(|item| self.encode(item, words));
                 }
             }
             Source::Number(i) => {
@@ -174,7 +174,7 @@ impl<'a> Piece<'a> {
             }
             Source::Input(i) => words.extend([2, u64::from(self.places[0][*i as usize])]),
             Source::Made(i) => match self.places[1][*i as usize] {
-                NOWHERE => words.extend([1, u64::from(*i - first)]),
+                NOWHERE => words.extend([1, u64::from(*i - self.first)]),
                 at => words.extend([2, u64::from(at)]),
             },
         }

@@ -491,9 +491,6 @@ fn boolean(py: Python<'_>, v: bool) -> Bound<'_, PyAny> {
 }
 
 pub(super) fn zeros(spec: &tp_autograd::tape::Spec) -> Result<Tensor> {
-    let op = tp_dispatch::Registry::global().lookup("tp::zeros")?;
     let args = [Arg::Ints(&spec.sizes), Arg::DType(spec.dtype), Arg::Device(spec.device)];
-    let mut rets = tp_dispatch::Rets::new();
-    tp_dispatch::call(op, &args, tp_dispatch::kernel::HostArgs::NONE, &mut rets)?;
-    rets.pop().and_then(Value::into_tensor).ok_or_else(|| Error::internal("TP9008", "zeros gave no tensor"))
+    tp_dispatch::call_one(tp_dispatch::Registry::global().lookup("tp::zeros")?, &args)
 }
