@@ -6,34 +6,19 @@ the graph's text and its verifier (the extension), files (`_stored`).
 
 from __future__ import annotations
 
-import ast
 import keyword
 import math
-import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tensorplay import _arguments, _native
 from tensorplay._control import cond, while_loop
+from tensorplay._expressions import evaluate, symbols
 from tensorplay._native import Graph, Tensor
 from tensorplay.errors import ContractError, GraphError, InvalidValueError
 
 __all__ = ["call", "captured", "code", "resolve", "targets", "type_text"]
-
-_ARITHMETIC: dict[type, Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
 
 _UNBOUNDED = 2**63 - 1
 """No size is this large."""
@@ -119,7 +104,7 @@ class _Frame:
             if name.isidentifier() and name not in self.sizes and number.lstrip("-").isdigit():
                 self.sizes[name] = int(number)
         for statement in self.parts["guards"]:
-            if _symbols(statement) <= self.sizes.keys() and not self.number(statement):
+            if symbols(statement) <= self.sizes.keys() and not self.number(statement):
                 known = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
                 raise GraphError(
                     f"the graph was captured for sizes with {statement}", code="TP5007", notes=(known,)
@@ -225,12 +210,12 @@ class _Frame:
 
     def number(self, text: str) -> Any:
         """An expression over the symbols."""
-        return int(text) if text.lstrip("-").isdigit() else _evaluate(_parsed(text), self.sizes)
+        return int(text) if text.lstrip("-").isdigit() else evaluate(text, self.sizes)
 
     def confirm(self) -> None:
         """The checks of the program."""
         for statement, message in self.parts["checks"]:
-            if not _symbols(statement) <= self.sizes.keys():
+            if not symbols(statement) <= self.sizes.keys():
                 continue  # a branch that does not run, or the one around this, has its sizes
             holds = self.number(statement)
             if isinstance(holds, _native.SymBool):
@@ -251,11 +236,6 @@ def captured(parts: dict[str, Any]) -> _Frame:
 def _is_open(size: Any) -> bool:
     """Whether a size is known to runs alone: under capture those of inputs say that they are ints."""
     return not isinstance(size, int)
-
-
-def _symbols(text: str) -> set[str]:
-    """The symbols of an expression."""
-    return set(re.findall(r"[us]\d+", text))
 
 
 def _ranges(parts: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -287,28 +267,6 @@ def _lies(tensor: Tensor, strides: tuple[str, ...], frame: _Frame) -> bool:
         return tensor.is_contiguous()
     pairs = zip(axes, tensor.stride(), strict=True)
     return all(n == 1 or stride == frame.number(text) for (n, text), stride in pairs)
-
-
-def _parsed(text: str) -> ast.expr:
-    try:
-        return ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise GraphError(f"{text!r} is no expression over sizes", code="TP5005") from None
-
-
-def _evaluate(node: ast.expr, sizes: dict[str, int]) -> Any:
-    match node:
-        case ast.Constant(value=int() as value):
-            return value
-        case ast.Name(id=name) if name in sizes:
-            return sizes[name]
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
-            return -_evaluate(inner, sizes)
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _ARITHMETIC:
-            return _ARITHMETIC[type(sign)](_evaluate(left, sizes), _evaluate(right, sizes))
-        case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in _ARITHMETIC:
-            return _ARITHMETIC[type(sign)](_evaluate(left, sizes), _evaluate(right, sizes))
-    raise GraphError(f"no tensor of the run shows {ast.unparse(node)}", code="TP5007")
 
 
 def resolve(target: str) -> Any:
@@ -383,7 +341,7 @@ def _body(parts: dict[str, Any], names: dict[int, str], shown: set[str]) -> list
                 lines += _shown(parts, names, number, shown)
     for statement, message in parts["checks"]:
         # The sizes of a branch are its own.
-        if _symbols(statement) <= shown:
+        if symbols(statement) <= shown:
             lines.append(f"    tp.check({statement}{f', {message!r}' if message else ''})")
     results = ", ".join(_source(o, names) for o in parts["outputs"])
     lines.append(f"    return {results}" if len(parts["outputs"]) != 0 else "    return ()")
@@ -480,7 +438,7 @@ def _held(parts: dict[str, Any], shown: set[str]) -> Iterator[str]:
     """Lines that hold the sizes of the inputs to what the capture took of them."""
     statements = [statement for statement, _ in _ranges(parts)] + parts["guards"]
     for statement in statements:
-        if _symbols(statement) <= shown:
+        if symbols(statement) <= shown:
             yield f"    tp.check({statement}, {f'the program was captured for {statement}'!r})"
 
 

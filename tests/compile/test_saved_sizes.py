@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import tensorplay as tp
-from tensorplay import Tensor
+from tensorplay import Tensor, _expressions
 from tensorplay.errors import GraphError
 from tensorplay.graph import Graph
 
@@ -56,6 +57,25 @@ def test_a_program_with_symbols_compiles_with_symbols(tmp_path: Path) -> None:
             assert got.tolist() == expected.tolist()
         assert again.last_run.forward[0].marker.executor == "native"
     assert len(again.graphs) == 1
+
+
+@pytest.mark.thread_unsafe(reason="puts a parser of its own in place of Python's")
+def test_a_parser_that_other_threads_disturb_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C16: `ast.parse` of CPython 3.11 raises SystemError where several threads call it; a program's sizes are read all the same."""
+    compiled = tp.compile(lambda x: x.reshape((-1,)) * 2.0, dynamic=True)
+    compiled(tp.ones((4, 3)))
+    parse, calls = ast.parse, []
+
+    def disturbed(*args: Any, **kwargs: Any) -> ast.AST:
+        calls.append(args)
+        if len(calls) % 2:
+            raise SystemError("AST constructor recursion depth mismatch")
+        return parse(*args, **kwargs)
+
+    _expressions._parsed.cache_clear()
+    monkeypatch.setattr(ast, "parse", disturbed)
+    assert compiled.graphs[0](tp.ones((11, 13))).tolist() == [2.0] * 143
+    assert len(calls) > 1
 
 
 def test_checks_of_a_program_hold_when_it_is_compiled_and_in_its_source(tmp_path: Path) -> None:
