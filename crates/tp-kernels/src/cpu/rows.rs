@@ -11,6 +11,8 @@ use tp_tensor::scalar::{Bool, Element};
 
 /// Independent accumulators of one block: four vectors of the widest kind.
 const LANES: usize = 64;
+/// Elements that a lane takes at once: the compiler keeps lanes in memory between two steps, not within one.
+const STEP: usize = 8;
 /// Elements of a block.
 pub const BLOCK: usize = 4096;
 /// Columns that are accumulated side by side: a row of them is a page at most, all accumulators stay in the
@@ -83,6 +85,23 @@ fold! {
     All, Bool => bool, true, Bool::get, |a, b| a & b;
 }
 
+/// The lanes of a block, where no vector of them crosses a cache line.
+#[repr(align(64))]
+struct Lanes<T>([T; LANES]);
+
+/// Joins S elements to each lane, in order.
+///
+/// # Safety
+/// `p` points to S * LANES elements.
+#[inline(always)]
+unsafe fn step<F: Fold, const S: usize>(p: *const F::In, lanes: &mut [F::Acc; LANES]) {
+    for (k, lane) in lanes.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *lane =
+            (0..S).fold(*lane, |a, s| F::join(a, F::load(unsafe { p.add(s * LANES + k).read_unaligned() })));
+    }
+}
+
 /// One block of at most `BLOCK` elements.
 ///
 /// # Safety
@@ -94,14 +113,18 @@ unsafe fn block<F: Fold>(p: *const F::In, n: usize) -> F::Acc {
         // SAFETY: the caller's promise.
         return (0..n).fold(F::IDENTITY, |a, i| F::join(a, F::load(unsafe { p.add(i).read_unaligned() })));
     }
-    let mut lanes = [F::IDENTITY; LANES];
+    let mut lanes = Lanes([F::IDENTITY; LANES]);
+    let lanes = &mut lanes.0;
     let whole = n / LANES * LANES;
     let mut at = 0;
+    while at + STEP * LANES <= whole {
+        // SAFETY: at + STEP * LANES <= n.
+        unsafe { step::<F, STEP>(p.add(at), lanes) };
+        at += STEP * LANES;
+    }
     while at < whole {
-        for (k, lane) in lanes.iter_mut().enumerate() {
-            // SAFETY: at + k < n.
-            *lane = F::join(*lane, F::load(unsafe { p.add(at + k).read_unaligned() }));
-        }
+        // SAFETY: at + LANES <= n.
+        unsafe { step::<F, 1>(p.add(at), lanes) };
         at += LANES;
     }
     for (k, lane) in lanes.iter_mut().enumerate().take(n - whole) {

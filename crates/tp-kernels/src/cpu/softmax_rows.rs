@@ -12,7 +12,6 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use tp_dispatch::host::without_lock;
 use tp_expr::pool;
-use tp_expr::stream::{STREAM_BYTES, Stream};
 use tp_tensor::Tensor;
 
 /// Rows that are computed side by side.
@@ -21,8 +20,6 @@ const SIDE: usize = 16;
 const FEW: usize = 4;
 /// The longest row that is turned. Up to so many elements `rows::row` adds in order.
 const SHORT: usize = 64;
-/// The longest row that is kept apart until its result is written past the caches.
-const APART: usize = 64 << 10;
 
 /// Room for short rows, turned: element j of each.
 struct Room<T>([MaybeUninit<[T; SIDE]>; SHORT]);
@@ -94,28 +91,18 @@ unsafe fn turn_back<T: Copy>(from: &[[T; SIDE]], rows: usize, to: *mut T) {
     }
 }
 
-/// Softmax, or its logarithm, of rows of `n`; both tensors are contiguous, of T and of one shape.
+/// Softmax, or its logarithm, of rows of `n`; both tensors are contiguous, of T and of one shape. Results go through the
+/// caches whatever their size: lines are written back while the next row's exponentials are computed, and a burst past
+/// the caches would be waited for.
 pub fn forward<T: Real, const LOG: bool>(x: &Tensor, out: &Tensor, n: usize) {
-    let bytes = n * size_of::<T>();
-    let apart = out.numel() as usize * size_of::<T>() >= STREAM_BYTES && bytes <= APART;
     for_rows::<T, 1>([x], out, n, |rows, [x], out| {
         let mut room = Room::new();
         let turned = room.columns(n);
-        let mut scratch = vec![T::ZERO; if apart { n } else { 0 }];
-        let mut stream = apart.then(Stream::default);
         let mut at = 0;
         while at < rows {
             let count = group(rows - at, n);
             let (x, out) = (x.wrapping_add(at * n), out.wrapping_add(at * n));
-            match stream.as_mut().filter(|_| count == 1) {
-                None => vectorized_work(Forward::<T, LOG> { x, out, count, n, turned: &mut *turned }),
-                Some(stream) => {
-                    let to = scratch.as_mut_ptr();
-                    vectorized_work(Forward::<T, LOG> { x, out: to, count, n, turned: &mut *turned });
-                    // SAFETY: row `at` of the output; the scratch is as long.
-                    unsafe { stream.copy(scratch.as_ptr().cast(), out.cast(), bytes) };
-                }
-            }
+            vectorized_work(Forward::<T, LOG> { x, out, count, n, turned: &mut *turned });
             at += count;
         }
     });
