@@ -1,4 +1,5 @@
-//! Constant folding: a call that reads only literals, and results of such calls, gives the same bits in every run. It runs
+//! Constant folding: a call that reads only literals, results of such calls, and of other tensors no more than shape and
+//! dtype (the tag `like`), gives the same bits in every run. It runs
 //! once, now, by the very kernel that a run would have called, and what comes of it becomes an input of kind `constant`
 //! that the graph's owner holds. Exact by construction: nothing here calculates.
 //!
@@ -96,11 +97,15 @@ impl<'g> Constants<'g> {
         if bytes > MAX_BYTES || self.bytes + bytes > MAX_BYTES_OF_ALL {
             return None;
         }
+        let like = def.tags.iter().any(|t| &**t == "like");
         let values: SmallVec<[Value; 4]> = node
             .inputs
             .iter()
             .zip(&def.params.all)
-            .map(|(o, p)| self.argument(source(o, p).ok()?))
+            .map(|(o, p)| match source(o, p).ok()? {
+                ArgSource::Value(v) if like => stand_in(graph.spec(v)?).map(Value::Tensor),
+                known => self.argument(known),
+            })
             .collect::<Option<_>>()?;
         let rets = call(op, &values)?;
         let mut out = SmallVec::new();
@@ -159,6 +164,13 @@ impl<'g> Constants<'g> {
         }
         needed
     }
+}
+
+/// A tensor of that shape, dtype and device, whatever its elements and strides, in the memory of one element.
+fn stand_in(spec: &TensorSpec) -> Option<Tensor> {
+    bytes(spec)?;
+    let one = Tensor::empty(&[], spec.dtype, spec.device).ok()?;
+    one.view(&one.layout().expand(&spec.sizes).ok()?).ok()
 }
 
 /// The bytes of a tensor on the CPU whose sizes are known.

@@ -49,7 +49,7 @@ pub static ROWS: &[Row] = &[
         NONE,
         doc = "A new tensor with these strides (in elements), its elements whatever the memory holds."
     ),
-    // Like a tensor: contiguous, whatever the strides of that tensor.
+    // Like a tensor: contiguous, whatever the strides of that tensor. The tag `like` says that no element of it is read.
     op!(
         ["empty_like(Tensor x, *, ScalarType? dtype=None, Device? device=None) -> Tensor"],
         Some(|call| fake::fresh(fake::like(call)?)),
@@ -62,6 +62,7 @@ pub static ROWS: &[Row] = &[
         Some(|call| fake::fresh(fake::like(call)?)),
         create::zeros_like,
         NONE,
+        tags = ["like"],
         doc = "A new tensor of zeros like `x`. Shape, layout, dtype and device: those of `x` unless given."
     ),
     op!(
@@ -69,6 +70,7 @@ pub static ROWS: &[Row] = &[
         Some(|call| fake::fresh(fake::like(call)?)),
         create::ones_like,
         NONE,
+        tags = ["like"],
         doc = "A new tensor of ones like `x`. Shape, layout, dtype and device: those of `x` unless given."
     ),
     op!(
@@ -76,6 +78,7 @@ pub static ROWS: &[Row] = &[
         Some(|call| fake::fresh(fake::full_like(call)?)),
         create::full_like,
         NONE,
+        tags = ["like"],
         doc = "A new tensor like `x` filled with one number. Shape, layout, dtype and device: those of `x` unless given."
     ),
     op!(
@@ -90,6 +93,7 @@ pub static ROWS: &[Row] = &[
         Some(|call| fake::fresh(fake::new_sized(call)?)),
         create::new_zeros,
         NONE,
+        tags = ["like"],
         doc = "A new tensor of zeros with the dtype and device of `x`."
     ),
     // Sequences.
