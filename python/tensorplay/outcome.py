@@ -204,6 +204,8 @@ class RunReport(Record):
                 if run.reason is not None and first.setdefault(reason, place) != place:
                     reason = f"as {first[reason]}"
                 rows.append((*cells, reason))
+        if not rows:
+            return "no region ran: what is returned is given or constant"
         return render_table(rows, ("phase", "region", "executor", "ops", "reason"))
 
     @property
