@@ -42,12 +42,11 @@ def test_operands_that_do_not_go_together_come_with_a_way_out() -> None:
         assert text in notes(e.value), e.value
 
 
+@pytest.mark.requires("tvm")
 def test_a_refused_fallback_says_how_to_run_all_the_same(ns: str) -> None:
     """E6."""
     f = library.custom_op(f"{ns}::f", lambda x: x * 2.0, mutates_args=())
     f.register_fake(lambda x: tp.empty_like(x))
-    if not tp.backends.capabilities()["tvm"].available:
-        pytest.skip("capability: tvm")
     compiled = tp.compile(lambda x: f(x) + 1.0, backend="tvm", on_fallback="error")
     with pytest.raises(errors.FallbackError) as e:
         compiled(tp.ones((3,)))
