@@ -136,7 +136,7 @@ def test_readme_shows_what_its_example_prints(folder: Path) -> None:
     check_output(README, folder)
 
 
-@pytest.mark.parametrize("page", ["backends.md", "capture.md", "torch-library.md"])
+@pytest.mark.parametrize("page", ["backends.md", "capture.md", "compiled.md", "torch-library.md"])
 def test_a_page_runs_and_shows_what_it_prints(page: str, folder: Path) -> None:
     check_output(ROOT / "docs" / page, folder)
 
@@ -152,7 +152,9 @@ for name in [name for name in library.list_ops() if name.partition("::")[0] not 
 """
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/capture.md", "docs/torch-library.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/capture.md", "docs/compiled.md", "docs/torch-library.md"]
+)
 def test_the_fake_rules_that_a_page_shows_promise_what_the_kernels_return(page: str, tmp_path: Path) -> None:
     """For integers too, which nobody passes on the page."""
     script = tmp_path / "contracts.py"
