@@ -241,6 +241,7 @@ def classify(backend: str, steps: int) -> tuple[RunReport, list[str]]:
     print(compiled.last_run)
     own = {str(run.marker) for run in compiled.last_run.forward if "demo::gated.default" in run.ops}
     print(f"the operator's kernel: {', '.join(sorted(own))}")
+    print("native: a kernel of this package; python: one written in Python; any other: code of that backend")
     if backend not in compiled.last_run.executors:
         why = capability.reason or "it took none of the regions: the table above says why"
         print(f"note: {backend} did not run here ({why}); its times are those of the native executor")

@@ -119,6 +119,18 @@ def test_a_kernel_for_an_op_that_nobody_defined_is_told_of(ns: str) -> None:
     assert name not in library.waiting()
 
 
+def test_the_older_spelling_of_impl_is_told_the_newer_one(ns: str) -> None:
+    """9.1: `impl(lib, "f", "CPU")`, called or as a decorator."""
+    with library.Library(ns, "DEF") as lib:
+        lib.define("f(Tensor x) -> Tensor")
+        for call in (lambda: library.impl(lib, "f", "CPU"), lambda: library.impl(lib, "f")):
+            with pytest.raises(errors.ArgumentError, match="got Library") as e:
+                call()
+            assert 'lib.impl("name", fn, "CPU")' in notes(e.value)
+        lib.impl("f", lambda x: x * 3.0, "CPU")
+        assert library.get_op(f"{ns}::f")(tp.ones((1,))).item() == 3.0
+
+
 @pytest.mark.requires("sklearn")
 @pytest.mark.parametrize(
     ("options", "text"),

@@ -27,7 +27,8 @@ def test_the_number_of_gradients(ns: str, returned, count: int) -> None:
     f = product(f"{ns}::f")
     f.register_autograd(lambda ctx, g: returned(g))
     y = f(leaf(1.0), leaf(2.0))
-    with pytest.raises(RuntimeError, match=rf"{ns}::f: .*expected 2, got {count}"):
+    what = "1 gradient" if count == 1 else f"{count} gradients"
+    with pytest.raises(RuntimeError, match=rf"{ns}::f: backward returned {what}: expected 2, got {count}"):
         y.sum().backward()
 
 
@@ -177,8 +178,9 @@ def test_a_gradient_left_out_is_zero_and_verify_finds_it(ns: str) -> None:
     report = compiled.last_run
     assert [r.marker.executor for r in report.forward] == ["python"]
     assert {r.marker.executor for r in report.backward} == {"native"}
-    with pytest.raises(AutogradError, match="input 1 does not influence the outputs"):
+    with pytest.raises(AutogradError, match="input 1 does not influence the outputs") as e:
         tp.autograd.grad(f(x, y).sum(), [x, y])
+    assert "a backward rule returned None for it, which stands for zero" in e.value.__notes__[1]
     inputs = (x.detach(), y.detach())
     (failure,) = tp.verify(f, inputs, sweep=False).failures
     assert failure.name == "gradient against differences in float64"
