@@ -130,6 +130,7 @@ $(STAMPS)/dev: requirements/dev.txt requirements/demo.txt requirements/constrain
 
 $(STAMPS)/native: pyproject.toml $(RUST_SOURCES) | $(STAMPS)/demo
 	@# pip would print a line for each requirement of an extra that was not asked for.
+	@echo "building the extension; the first time takes a few minutes"
 	PIP_QUIET=1 $(BIN)/maturin develop --release --quiet $(if $(UV),--uv)
 	@touch $@
 

@@ -136,6 +136,8 @@ def size_violations(path: str, text: str) -> list[str]:
     lines = text.count("\n") + (not text.endswith("\n"))
     if lines > MAX_FILE_LINES:
         found.append(f"{path}: {lines} lines (at most {MAX_FILE_LINES})")
+    if path.endswith(".md"):
+        return found
     functions = rust_functions(text) if path.endswith(".rs") else python_functions(text)
     for name, first, length in functions:
         if length > MAX_FUNCTION_LINES:

@@ -1,9 +1,9 @@
-"""The rows of the contract (reference sections 1 to 9 and 11, the scenario groups, and the rows C and T of the compile
-front end and TVM) and the tests that prove each.
+"""The rows of the contract (reference sections 1 to 9 and 11, the scenario groups, upstream's library rows L and
+defects W, and the rows C and T of the compile front end and TVM) and the tests that prove each.
 
 What proves a row are the tests named here: from `tests/` or, for Rust, from `crates/`. More of it is in every test whose
 docstring begins with the row's id ("G8: ...", "3.6, 3.7: ..."), which is no proof by itself; an id that is no row is a
-mistake. A row that nothing proves yet, or only in part, says in `missing` what and why; the printed figure counts it as
+mistake, but for C and T, which begin ids of two lists: those count in this table alone. A row that nothing proves yet, or only in part, says in `missing` what and why; the printed figure counts it as
 open. Not here: what the rows say in full; the words are labels.
 """
 
@@ -50,6 +50,12 @@ FRONT = "compile/test_front_end_rows.py::"
 PLUGGED = "backends/test_plugged_backends.py::"
 CHAINS = "compile/test_tvm_chains.py::"
 OPTIONS = "compile/test_options.py::"
+DEFECTS = "compile/test_upstream_defects.py::"
+STATE = "compile/test_python_state_guards.py::"
+SAVED = "compile/test_saved_programs.py::"
+TOLD = "compile/test_observability.py::"
+LAUNCH = "backends/test_triton.py::"
+NAMES = "test_public_names.py::"
 GRAMMAR = (f"{SCHEMA}test_what_the_grammar_has", f"{SCHEMA}test_what_the_grammar_refuses")
 CORPUS = (
     f"{SCHEMA}test_the_corpus_prints_as_it_was_printed",
@@ -222,8 +228,64 @@ U3   | argument names                  | CONTRACT::test_argument_names_of_python
 U4   | None and generators             | CONTRACT::test_none_and_generators_are_no_tensors_and_lists
 K2   | the wheel                       | test_packaging.py::test_wheel_in_a_clean_environment
 K3   | optional packages               | library/test_imports.py::test_importing_needs_no_optional_package, library/test_imports.py::test_capabilities
+V1   | NaN in max, min, relu, clip     | CHAINS::test_nan_stays_nan
+V3   | exp of integers                 | CHAINS::test_exp_of_integers
+V5   | casts to int8                   | CHAINS::test_casts_are_one_definition
+V7   | views, offsets, empty tensors   | CHAINS::test_every_layout_gives_the_right_values, CHAINS::test_empty_tensors_run_nothing, CHAINS::test_strides_of_a_row_survive
+V8   | an op in the middle             | CHAINS::test_an_unknown_op_splits_the_chain
+V9   | division of integers by zero    | CHAINS::test_integer_division_by_zero_is_an_error_not_a_crash
+L01  | the body is the default kernel  | UPSTREAM::test_l01_the_body_is_the_default_kernel
+L02  | a kernel of the device          | UPSTREAM::test_l02_a_device_kernel_overrides_the_body
+L03  | no kernel                       | UPSTREAM::test_l03_no_kernel
+L04  | bad names                       | REGISTER::test_bad_names
+L05  | the same name again             | REGISTER::test_the_same_place_replaces_with_one_warning, REGISTER::test_another_place_is_an_error
+L06  | mutates_args of another kind    | INFER::test_a_string_is_no_sequence_of_names, INFER::test_mutates_args_is_checked, INFER::test_mutates_args_of_another_kind
+L07  | register_fake                   | UPSTREAM::test_l07_register_fake_as_a_decorator
+L08  | setup_context, saved tensors    | UPSTREAM::test_l08_setup_context_and_saved_tensors
+L09  | a rule from the gradient alone  | UPSTREAM::test_l09_a_rule_from_the_gradient_alone
+L10  | no_grad                         | UPSTREAM::test_l10_no_history_under_no_grad
+L11  | libraries                       | UPSTREAM::test_l11_libraries, UPSTREAM::test_l11_lifetime, UPSTREAM::test_l11_a_library_ends_with_its_object, UPSTREAM::test_l11_an_implementation_may_come_first
+L12  | ops by attribute                | UPSTREAM::test_l12_ops_by_attribute
+L14  | one node, replayed              | UPSTREAM::test_l14_capture_has_one_node_and_replays, COMPILED::test_capture_runs_no_body_and_keeps_one_node
+L15  | compiled across the op          | UPSTREAM::test_l14_capture_has_one_node_and_replays, CHAINS::test_a_custom_op_is_a_boundary
+L16  | a custom op in the native plan  | DEFECTS::test_a_custom_op_is_a_region_of_a_training_call, CHAINS::test_a_custom_op_is_a_boundary
+L17  | gradients of a compiled call    | DEFECTS::test_a_custom_op_is_a_region_of_a_training_call, CHAINS::test_training_regions_reach_tvm
+L18  | triton ops are told apart       | UPSTREAM::test_l18_triton_ops_are_told_apart
+L19  | wrap_triton                     | UPSTREAM::test_l19_wrap_triton_takes_kernels_only, UPSTREAM::test_l19_a_launch_inside_a_capture_is_an_error
+L20  | the function in second place    | UPSTREAM::test_l20_function_in_second_place
+L21  | keywords reach the kernel       | UPSTREAM::test_l21_keywords_reach_the_kernel
+L22  | switching kernels               | UPSTREAM::test_l22_set_kernel_enabled, UPSTREAM::test_the_default_kernel_cannot_be_switched_off
+L23  | get_kernel                      | UPSTREAM::test_l23_get_kernel
+L24  | register_vmap                   | UPSTREAM::test_l24_register_vmap
+L25  | register_autocast               | library/test_autocast.py::test_every_floating_tensor_is_cast_and_nothing_else
+L26  | infer_schema                    | INFER::test_a_call_of_infer_schema_with_a_name
+L27  | opcheck                         | OPCHECK::test_the_first_failure_is_an_opcheckerror, FAULTS::test_an_undeclared_write_through_raw_memory_is_found, FAULTS::test_a_returned_input_is_found, FAULTS::test_a_fake_rule_with_another_shape_or_dtype_is_found
+L28  | define and impl                 | UPSTREAM::test_l28_top_level_define_and_impl
+L32  | one event, its body its own     | UPSTREAM::test_l32_a_call_is_one_event_and_its_body_is_its_own
+W1   | chains that never reached TVM   | CHAINS::test_the_flagship_chain_reaches_tvm, CHAINS::test_scalars_and_division_reach_tvm
+W2   | declared writes lost            | COMPILED::test_declared_mutation_survives, FRONT::test_a_destination_is_written_by_every_call
+W3   | random calls merged             | COMPILED::test_random_calls_are_not_merged, COMPILED::test_effects_decide_what_is_removed
+W4   | gradients not looked at         | RULES::test_gradients_are_checked, RULES::test_the_number_of_gradients, RULES::test_a_gradient_left_out_is_zero_and_verify_finds_it
+W5   | keywords lost in setup_context  | UPSTREAM::test_l21_keywords_reach_the_kernel, RULES::test_setup_context_gets_keywords, RULES::test_defaults_reach_setup_and_backward
+W6   | Python state not guarded        | STATE::test_every_change_of_reachable_state_is_noticed, STATE::test_a_guard_is_named_by_its_path_and_a_miss_says_what_was_found, COMPILED::test_closures_are_lifted_and_stay_live
+W7   | TVM's numbers, lost structure   | CHAINS::test_int_with_a_python_float, CHAINS::test_nan_stays_nan, CHAINS::test_outputs_keep_their_structure
+W8   | a returned input, written leaf  | DEFECTS::test_an_op_that_returns_its_input_is_refused_and_changes_nothing, DEFECTS::test_mutating_a_leaf_is_refused
+W9   | tensors in keywords and lists   | UPSTREAM::test_w9_tensors_in_lists_choose_the_kernel, UPSTREAM::test_l21_keywords_reach_the_kernel
+W10  | hidden fallbacks                | DEFECTS::test_keywords_numbers_lists_and_several_outputs_do_not_fall_back
+W11  | fake rules that nobody asks     | CONTRACT::test_a_fake_rule_is_used_and_the_body_is_not_run, COMPILED::test_capture_runs_no_body_and_keeps_one_node
+W12  | Triton without a GPU            | LAUNCH::test_defining_needs_no_triton, LAUNCH::test_a_launch_without_a_gpu_says_what_is_missing, UPSTREAM::test_l19_a_launch_inside_a_capture_is_an_error
+W13  | TVM's crashes                   | DEFECTS::test_regions_that_upstream_crashed_on
+W14  | several outputs, None, an int   | DEFECTS::test_keywords_numbers_lists_and_several_outputs_do_not_fall_back, DEFECTS::test_ops_that_return_nothing_or_a_number_are_compiled, UPSTREAM::test_w9_tensors_in_lists_choose_the_kernel
+W15  | schemas as decoration           | SCHEMA::test_what_the_grammar_refuses, INFER::test_mutates_args_is_checked, REGISTER::test_a_given_schema_is_checked_against_the_function
+W16  | a checker that looks at little  | DEFECTS::test_the_checker_compares_every_kernel_and_honours_tolerances
+W17  | built-ins apart, objects bare   | REGISTER::test_reserved_namespaces, REGISTER::test_the_op_object, REGISTER::test_kernels_for_built_in_ops, NAMES::test_help_says_what_a_function_computes_and_what_comes_out
+W18  | errors in terms of the inside   | COMPILED::test_guards_and_recompiles_are_named, COMPILED::test_a_recompile_names_a_guard_that_is_listed, TOLD::test_a_strict_fallback_names_node_and_cause, DEFECTS::test_a_default_argument_is_a_plain_value
+C1   | calls with effects              | COMPILED::test_effects_decide_what_is_removed, CONTRACT::test_effects_are_kept_by_dead_code_removal
 C02  | sizes, ranks, layouts           | INPUTS::test_one_graph_serves_every_size, INPUTS::test_sizes_of_0_and_1_have_entries_of_their_own, INPUTS::test_a_change_of_rank_or_layout_is_another_entry, INPUTS::test_branches_on_sizes_are_guarded_on_both_sides
 C03  | markers of what ran             | FRONT::test_chains_of_any_length_and_linear_layers_run_native_and_say_so
+C04  | a strict compile                | TOLD::test_a_strict_fallback_names_node_and_cause
+C05  | mode and options                | FRONT::test_a_compile_that_is_switched_off_is_refused_with_what_to_do
+C06  | branches on data                | COMPILED::test_data_dependent_reads_are_refused_with_the_line, compile/test_control_flow.py::test_one_node_runs_the_branch_that_the_bool_says
 C07  | control flow on metadata        | INPUTS::test_branches_on_sizes_are_guarded_on_both_sides, INPUTS::test_a_size_that_is_needed_as_a_number_is_guarded_with_its_line, FRONT::test_the_graph_holds_the_taken_path_alone
 C08  | keywords, defaults, None        | INPUTS::test_keywords_defaults_and_none_specialise_beside_symbols
 C09  | destinations                    | FRONT::test_a_destination_is_written_by_every_call
@@ -237,6 +299,8 @@ C17  | guards and recompiles           | COMPILED::test_guards_and_recompiles_ar
 C18  | the recompile limit             | COMPILED::test_the_recompile_limit_warns_once, COMPILED::test_the_recompile_limit_ends_in_eager_with_a_reason
 C19  | equal calls beside a write      | FRONT::test_equal_calls_beside_a_write_are_not_merged
 C21  | no torch, compile(disable=True) | PLUGGED::test_neither_import_nor_compile_imports_an_optional_package, FRONT::test_a_compile_that_is_switched_off_is_refused_with_what_to_do
+C22  | checks, loops in one graph      | SIZES::test_a_check_decides_later_comparisons, RUNS::test_a_size_outside_of_its_range_is_an_error_of_the_run, compile/test_control_flow.py::test_a_loop_is_one_node_for_any_number_of_trips
+T01  | TVM is absent                   | test_docs.py::test_quickstart_without_tvm_says_so_and_passes
 T02  | tvm is listed                   | CHAINS::test_tvm_is_listed_whether_or_not_it_is_there
 T03  | the flagship chain              | CHAINS::test_the_flagship_chain_reaches_tvm
 T04  | numbers and division            | CHAINS::test_scalars_and_division_reach_tvm
@@ -250,7 +314,7 @@ T10  | kernels of tvm_ffi              | backends/test_ffi_kernels.py::test_a_li
     )
 )
 
-_ID = re.compile(r"(?:[SAFGHUK]\d+|\d{1,2}\.\d{1,2})(?= ?[a-z]?[,:.])")
+_ID = re.compile(r"(?:[SAFGHUKVLW]\d+|\d{1,2}\.\d{1,2})(?= ?[a-z]?[,:.])")
 
 
 @cache

@@ -44,7 +44,7 @@ def test_crates_use_only_what_lies_below_them() -> None:
 
 
 def test_files_and_functions_are_short() -> None:
-    assert violations(rules.size_violations, ".rs", ".py", ".pyi") == ""
+    assert violations(rules.size_violations, ".rs", ".py", ".pyi", ".md") == ""
 
 
 def test_nothing_is_left_unfinished_and_every_module_introduces_itself() -> None:
@@ -175,7 +175,8 @@ def test_legal_crate_edges_pass() -> None:
 
 
 def test_a_long_file_and_a_long_function_are_found() -> None:
-    assert rules.size_violations("a.py", "x = 1\n" * 501) == ["a.py: 501 lines (at most 500)"]
+    for page in ("a.py", "a.md"):
+        assert rules.size_violations(page, "x = 1\n" * 501) == [f"{page}: 501 lines (at most 500)"]
     body = "    x = 1\n" * 80
     assert rules.size_violations("a.py", f"def f():\n{body}") == ["a.py:1: f has 81 lines (at most 80)"]
     assert rules.size_violations("a.py", f"def f():\n{body[10:]}") == []

@@ -64,8 +64,11 @@ def test_rows_are_complete_and_named_once() -> None:
         "H": 5,
         "U": 4,
         "K": 2,
-        "C": 15,
-        "T": 9,
+        "V": 6,
+        "L": 28,
+        "W": 18,
+        "C": 20,
+        "T": 10,
     }
 
 
@@ -75,4 +78,5 @@ def test_ids_in_docstrings() -> None:
     assert table.ids_of("6.12, 6.15: right") == {"6.12", "6.15"}
     assert table.ids_of("S6 b.") == {"S6"}
     assert table.ids_of("The row G8: no") == set()
-    assert table.ids_of("U1, L11: both") == {"U1"}
+    assert table.ids_of("U1, L11: both") == {"U1", "L11"}
+    assert table.ids_of("U1, T05, C10: ids of two lists") == {"U1"}

@@ -6,7 +6,9 @@ where TVM is installed and Triton is not (so `make demo` leaves it); in it `...`
 
 from __future__ import annotations
 
+import ast
 import doctest
+import json
 import os
 import re
 import runpy
@@ -134,7 +136,7 @@ def test_readme_shows_what_its_example_prints(folder: Path) -> None:
     check_output(README, folder)
 
 
-@pytest.mark.parametrize("page", ["backends.md", "capture.md", "torch-library.md"])
+@pytest.mark.parametrize("page", ["backends.md", "capture.md", "compiled.md", "torch-library.md"])
 def test_a_page_runs_and_shows_what_it_prints(page: str, folder: Path) -> None:
     check_output(ROOT / "docs" / page, folder)
 
@@ -150,7 +152,9 @@ for name in [name for name in library.list_ops() if name.partition("::")[0] not 
 """
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/capture.md", "docs/torch-library.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/capture.md", "docs/compiled.md", "docs/torch-library.md"]
+)
 def test_the_fake_rules_that_a_page_shows_promise_what_the_kernels_return(page: str, tmp_path: Path) -> None:
     """For integers too, which nobody passes on the page."""
     script = tmp_path / "contracts.py"
@@ -238,9 +242,14 @@ def test_a_command_with_a_path_that_is_not_there_is_seen() -> None:
 # --- examples ---------------------------------------------------------------------------------------
 
 
-def executors(printed: str) -> dict[str, set[str]]:
-    """Executors of the regions in the demo's last table, by phase."""
-    table = printed.partition("== who ran ")[2]
+def section(printed: str, title: str) -> str:
+    """What stands under one of the demo's titles."""
+    return printed.partition(f"== {title}")[2].partition("\n== ")[0]
+
+
+def executors(printed: str, title: str = "who ran") -> dict[str, set[str]]:
+    """Executors of the regions in a table of the demo, by phase."""
+    table = section(printed, title)
     out: dict[str, set[str]] = {"forward": set(), "backward": set()}
     for phase, executor in re.findall(r"^(forward|backward) +\d+ +(\S+)", table, re.MULTILINE):
         out[phase].add(executor)
@@ -250,14 +259,63 @@ def executors(printed: str) -> dict[str, set[str]]:
 @pytest.mark.requires("sklearn", "tvm")
 def test_quickstart_names_tvm_forward_and_backward() -> None:
     printed = run([str(QUICKSTART), "--steps", "120"])
-    assert executors(printed) == {"forward": {"native", "tvm"}, "backward": {"native", "tvm"}}
+    assert executors(printed) == {"forward": {"native", "python", "tvm"}, "backward": {"native", "tvm"}}
+    assert executors(printed, "the same activation") == {"forward": {"tvm"}, "backward": {"tvm"}}
     assert printed.endswith("OK\n")
+
+
+@pytest.mark.requires("sklearn", "tvm")
+def test_the_quickstart_compiles_the_operator_itself_and_says_each_fact_once() -> None:
+    """Two calls of the operator, each a region of its own, and its gradient in two regions of TVM."""
+    printed = run([str(QUICKSTART), "--steps", "120"])
+    ran = section(printed, "who ran").splitlines()
+    assert len([line for line in ran if re.match(r"forward +\d+ +python +demo::gated\.default ", line)]) == 2
+    assert len([line for line in ran if re.match(r"backward +\d+ +tvm +tp::sigmoid\.default, ", line)]) == 2
+    assert any(
+        line.startswith("the operator's kernel: python:demo::gated/numpy on cpu [") and "], " not in line
+        for line in ran
+    )
+    assert len(re.findall("UnsupportedOp: not pointwise", "\n".join(ran))) == 1
+    contract = section(printed, "its contract").splitlines()
+    skips = [re.split(r" {2,}", line.strip(), maxsplit=2) for line in contract if line.startswith("  skip")]
+    assert skips
+    kinds = [(name, re.findall(r"(Layout|Predicate|UnsupportedOp): ", why)) for _, name, why in skips]
+    assert len({str(kind) for kind in kinds}) == len(kinds)
+    executor = contract[contract.index("EXECUTOR") :]
+    assert not [line for line in executor if re.search(r"\S {40,}\S", line)]
+
+
+def definitions(source: str) -> dict[str, str]:
+    """The functions and classes of a program, and what it does between them, each as a syntax tree."""
+    found = {}
+    for node in ast.parse(source).body:
+        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            found[getattr(node, "name", ast.unparse(node))] = ast.dump(node)
+    return found
+
+
+def test_the_notebook_defines_what_the_script_defines() -> None:
+    """The script has a command line beside it; the notebook calls the steps and says what must hold."""
+    cells = json.loads((ROOT / "examples" / "quickstart.ipynb").read_text())["cells"]
+    notebook = definitions("\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code"))
+    script = definitions(QUICKSTART.read_text())
+    only_script = {name for name in script if script[name] != notebook.get(name)}
+    assert {name for name in only_script if name.isidentifier()} == {"positive", "main"}
+    assert {name.partition("\n")[0] for name in only_script if not name.isidentifier()} == {
+        "from __future__ import annotations",
+        "import argparse",
+        "if __name__ == '__main__':",
+    }
+    steps = [name for name in notebook if name not in script]
+    assert steps[:3] == ["show_operator()", "show_contract()", "show_graph()"]
+    assert "assert failed + failed_whole == []" in steps
 
 
 @pytest.mark.requires("sklearn")
 def test_quickstart_runs_natively() -> None:
     printed = run([str(QUICKSTART), "--steps", "120", "--backend", "native"])
-    assert executors(printed) == {"forward": {"native"}, "backward": {"native"}}
+    assert executors(printed) == {"forward": {"native", "python"}, "backward": {"native"}}
+    assert executors(printed, "the same activation") == {"forward": {"native"}, "backward": {"native"}}
     assert "not covered" not in printed
     assert printed.endswith("OK\n")
 
@@ -267,7 +325,8 @@ def test_quickstart_runs_natively() -> None:
 def test_quickstart_with_triton_and_no_gpu_says_that_everything_ran_natively() -> None:
     """The demo tells what `capabilities()` tells."""
     printed = run([str(QUICKSTART), "--steps", "120", "--backend", "triton"])
-    assert executors(printed) == {"forward": {"native"}, "backward": {"native"}}
+    assert executors(printed) == {"forward": {"native", "python"}, "backward": {"native"}}
+    assert executors(printed, "the same activation") == {"forward": {"native"}, "backward": {"native"}}
     found = tp.backends.capabilities()["triton"]
     assert f"\n{found}\n" in printed
     assert f"note: triton did not run here ({found.reason}); its times are" in printed
@@ -289,7 +348,8 @@ def test_quickstart_says_which_check_failed() -> None:
 @pytest.mark.requires("sklearn")
 def test_quickstart_without_tvm_says_so_and_passes() -> None:
     printed = run(["-c", WITHOUT, "tvm", str(QUICKSTART), "--steps", "120"])
-    assert executors(printed) == {"forward": {"native"}, "backward": {"native"}}
+    assert executors(printed) == {"forward": {"native", "python"}, "backward": {"native"}}
+    assert executors(printed, "the same activation") == {"forward": {"native"}, "backward": {"native"}}
     assert "BackendUnavailable: backend 'tvm' is not available: apache-tvm is not installed" in printed
     assert "note: tvm did not run here" in printed
     assert printed.endswith("OK\n")

@@ -10,6 +10,7 @@ import pytest
 
 import tensorplay as tp
 from tensorplay import library
+from tensorplay._verify.report import Tally
 from tensorplay.errors import ArgumentError, ContractError
 from tensorplay.testing import make_tensor
 from tensorplay.verify import VerifyReport, opcheck, verify
@@ -147,7 +148,12 @@ def test_a_kernel_declared_contiguous_never_sees_other_layouts() -> None:
     assert report.passed, report.text()
     assert seen
     assert all(seen)
-    assert any("contiguous()" in check.detail for check in report.skips if "kernel cpu/strict" in check.name)
+    (skip,) = [check for check in report.skips if "kernel cpu/strict" in check.name]
+    # One fact for all cases in other layouts: the first stands for those that differ in their strides alone.
+    assert skip.detail.count("Layout: ") == skip.detail.count("contiguous()") == 1
+    assert {"given inputs, transposed", "given inputs, sliced"} < set(
+        skip.detail.partition(": Layout")[0].split("; ")
+    )
 
 
 def test_a_disabled_kernel_is_compared_and_listed() -> None:
@@ -315,3 +321,31 @@ def test_agreement_counts_for_a_backend_only_where_it_ran() -> None:
     for name, check in named.items():
         if name.startswith("compiled with ") and "native" not in name:
             assert (check.verdict, "no region ran on" in check.detail) == ("skip", True)
+
+
+def test_a_skip_names_its_cases_and_a_long_name_has_a_line_of_its_own() -> None:
+    """Cases are counted behind the fourth; what is skipped for another reason, or elsewhere, stays apart."""
+    tally = Tally()
+    for i in range(6):
+        tally.skip_case("k", f"Layout: strides {i}", "{}: ", f"case {i}", "file:1")
+        tally.skip("plain", "the same", "file:1")
+    tally.skip_case("k", "Predicate: no", "{}: ", "case 0", "file:1")
+    tally.skip_case("k", "Layout: strides 0", "{}: ", "case 0", "file:2")
+    tally.ok("n" * 60, "one\ntwo")
+    both = Tally()
+    both.extend(tally)
+    both.extend(tally)
+    assert both.checks()[1:] == tally.checks()[1:]
+    assert [(check.name, check.detail, check.location) for check in tally.checks()[1:]] == [
+        ("k", "case 0; case 1; case 2; case 3; 2 more: Layout: strides 0", "file:1"),
+        ("plain", "the same", "file:1"),
+        ("k", "case 0: Predicate: no", "file:1"),
+        ("k", "case 0: Layout: strides 0", "file:2"),
+    ]
+    text = VerifyReport("s", 0, values=tally.checks()).text().splitlines()
+    assert text[2:6] == [
+        f"  pass  {'n' * 60}",
+        "          1 case; one",
+        "          two",
+        "  skip  k      case 0; case 1; case 2; case 3; 2 more: Layout: strides 0  [file:1]",
+    ]

@@ -17,7 +17,7 @@ from tensorplay import _arguments, _definitions, _native, _waiting
 from tensorplay._native import CustomOpDef
 from tensorplay._places import Place, caller, place_of, stack_level
 from tensorplay._record import full_name, kernel_slot, require_library
-from tensorplay.errors import RegistrationError, SchemaError
+from tensorplay.errors import ArgumentError, RegistrationError, SchemaError
 
 __all__ = ["Library", "impl"]
 
@@ -267,6 +267,12 @@ def impl(
     lib: Library | None = None,
 ) -> Any:
     """Registers a kernel for an op by name: `impl("ns::f", "cpu", fn)`. Without `func` a decorator."""
+    if isinstance(qualname, Library):
+        raise ArgumentError(
+            "impl: expected an op or its name 'ns::name', got Library",
+            code="TP1310",
+            notes=('with a library: lib.impl("name", fn, "CPU"), or impl("ns::name", "cpu", fn, lib=lib)',),
+        )
     if func is None:
         return lambda f: impl(qualname, types, f, lib=lib)
     require_library("impl", lib)

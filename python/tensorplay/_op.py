@@ -315,6 +315,8 @@ def register_autograd(
 ) -> Any:
     """Registers `backward(ctx, *grads)`, which returns one gradient (or None) per positional argument.
 
+    None stands for zero: the input's `grad` stays as it was. Where the gradient is not zero, `verify` and `opcheck` fail.
+
     `setup_context(ctx, inputs, output)` runs after the forward call when a gradient may be needed, and saves what
     backward reads. `register_autograd(None)` declares the op non-differentiable. As a decorator, with or without
     parentheses, it returns `backward`. With `lib` the rule before comes back when that library is destroyed.

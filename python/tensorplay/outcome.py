@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import groupby
 from typing import Any
 
 __all__ = [
@@ -175,20 +176,36 @@ class RegionRun(Record):
     reason: FallbackReason | None = None
 
     def row(self, phase: str) -> tuple[str, ...]:
-        """Cells for the report's table."""
-        return (phase, str(self.index), self.marker.executor, ", ".join(self.ops), str(self.reason or "-"))
+        """Cells for the report's table. Equal ops in a row are counted, and the reason does not name the only op again."""
+        runs = [(op, len(list(group))) for op, group in groupby(self.ops)]
+        ops = ", ".join(f"{op} x{count}" if count > 1 else op for op, count in runs)
+        reason = "-"
+        if self.reason is not None:
+            only = f"{self.ops[0]}: " if len(self.ops) == 1 else ""
+            reason = f"{self.reason.kind}: {self.reason.message.removeprefix(only)}"
+        return (phase, str(self.index), self.marker.executor, ops, reason)
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport(Record):
-    """Which executor served each region of one compiled call, forward and backward."""
+    """Which executor served each region of one compiled call, forward and backward. The text says each reason once."""
 
     forward: list[RegionRun]
     backward: list[RegionRun]
     graph: int
 
     def __str__(self) -> str:
-        rows = [run.row("forward") for run in self.forward] + [run.row("backward") for run in self.backward]
+        rows: list[tuple[str, ...]] = []
+        first: dict[str, str] = {}
+        for phase, runs in (("forward", self.forward), ("backward", self.backward)):
+            for run in runs:
+                *cells, reason = run.row(phase)
+                place = f"{phase} {run.index}"
+                if run.reason is not None and first.setdefault(reason, place) != place:
+                    reason = f"as {first[reason]}"
+                rows.append((*cells, reason))
+        if not rows:
+            return "no region ran: what is returned is given or constant"
         return render_table(rows, ("phase", "region", "executor", "ops", "reason"))
 
     @property

@@ -10,6 +10,7 @@ import pytest
 
 import tensorplay as tp
 from tensorplay.errors import FallbackError
+from tensorplay.outcome import CodegenMarker, FallbackReason, RegionRun, RunReport
 
 NAMES = ("graph", "guards", "recompiles", "fallback", "executor")
 
@@ -177,6 +178,33 @@ def test_the_last_run_is_a_table() -> None:
         f.last_run.backward
     )
     assert len(f.last_run.backward) > 0
+
+
+def test_the_table_says_each_reason_once_and_counts_equal_ops() -> None:
+    """A reason names the place where it stands in full; one of two ops keeps the name of the op it is about."""
+    marker = CodegenMarker("native", "k", None, "cpu")
+
+    def region(index, ops, message=None):
+        reason = message and FallbackReason("UnsupportedOp", None, message)
+        return RegionRun(index, tuple(ops), marker, reason)
+
+    forward = [region(0, ["a"], "a: no form"), region(1, ["b", "b", "a"]), region(2, ["c"], "c: no form")]
+    backward = [region(0, ["d"], "d: no form"), region(1, ["a", "d"], "a: no form")]
+    lines = str(RunReport(forward, backward, 0)).splitlines()[1:]
+    assert [line.split(maxsplit=3)[3].split("  ", 1)[0] for line in lines] == [
+        "a",
+        "b x2, a",
+        "c",
+        "d",
+        "a, d",
+    ]
+    assert [line.rsplit("  ", 1)[1].strip() for line in lines] == [
+        "UnsupportedOp: no form",
+        "-",
+        "as forward 0",
+        "as forward 0",
+        "UnsupportedOp: a: no form",
+    ]
 
 
 @pytest.mark.requires("tvm")

@@ -137,9 +137,9 @@ def test_recomputation_with_symbolic_sizes():
     assert "tp::tanh.default" in [n.target for n in compiled.graphs[0].backward.nodes]
 
 
+@pytest.mark.requires("tvm")
 def test_recomputation_on_a_backend():
     """C: the backward's regions, those that make values again included, are offered to the backend."""
-    pytest.importorskip("tvm")
     compiled = tp.compile(gelu, backend="tvm", on_fallback="error")
     x = normal()
     assert gradients(compiled, x) == gradients(gelu, x)

@@ -42,12 +42,11 @@ def test_operands_that_do_not_go_together_come_with_a_way_out() -> None:
         assert text in notes(e.value), e.value
 
 
+@pytest.mark.requires("tvm")
 def test_a_refused_fallback_says_how_to_run_all_the_same(ns: str) -> None:
     """E6."""
     f = library.custom_op(f"{ns}::f", lambda x: x * 2.0, mutates_args=())
     f.register_fake(lambda x: tp.empty_like(x))
-    if not tp.backends.capabilities()["tvm"].available:
-        pytest.skip("capability: tvm")
     compiled = tp.compile(lambda x: f(x) + 1.0, backend="tvm", on_fallback="error")
     with pytest.raises(errors.FallbackError) as e:
         compiled(tp.ones((3,)))
@@ -118,6 +117,18 @@ def test_a_kernel_for_an_op_that_nobody_defined_is_told_of(ns: str) -> None:
     assert f"{shown} waits for its definition" in notes(e.value)
     library.define(name, "(Tensor x) -> Tensor")
     assert name not in library.waiting()
+
+
+def test_the_older_spelling_of_impl_is_told_the_newer_one(ns: str) -> None:
+    """9.1: `impl(lib, "f", "CPU")`, called or as a decorator."""
+    with library.Library(ns, "DEF") as lib:
+        lib.define("f(Tensor x) -> Tensor")
+        for call in (lambda: library.impl(lib, "f", "CPU"), lambda: library.impl(lib, "f")):
+            with pytest.raises(errors.ArgumentError, match="got Library") as e:
+                call()
+            assert 'lib.impl("name", fn, "CPU")' in notes(e.value)
+        lib.impl("f", lambda x: x * 3.0, "CPU")
+        assert library.get_op(f"{ns}::f")(tp.ones((1,))).item() == 3.0
 
 
 @pytest.mark.requires("sklearn")

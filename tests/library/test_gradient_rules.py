@@ -7,7 +7,7 @@ import pytest
 import tensorplay as tp
 from leaves import leaf
 from tensorplay import Tensor, library
-from tensorplay.errors import AutogradError, ContractError, RegistrationError
+from tensorplay.errors import AutogradError, ContractError, OpCheckError, RegistrationError
 
 
 def product(name: str):
@@ -27,7 +27,8 @@ def test_the_number_of_gradients(ns: str, returned, count: int) -> None:
     f = product(f"{ns}::f")
     f.register_autograd(lambda ctx, g: returned(g))
     y = f(leaf(1.0), leaf(2.0))
-    with pytest.raises(RuntimeError, match=rf"{ns}::f: .*expected 2, got {count}"):
+    what = "1 gradient" if count == 1 else f"{count} gradients"
+    with pytest.raises(RuntimeError, match=rf"{ns}::f: backward returned {what}: expected 2, got {count}"):
         y.sum().backward()
 
 
@@ -156,6 +157,37 @@ def test_gradients_are_checked(ns: str, bad, text: str) -> None:
     f.register_autograd(lambda ctx, g: bad(g))
     with pytest.raises(RuntimeError, match=f"{ns}::f.*{text}"):
         f(leaf(1.0, 2.0)).sum().backward()
+
+
+def test_a_gradient_left_out_is_zero_and_verify_finds_it(ns: str) -> None:
+    """W4: None for an input that needs a gradient adds nothing, eager and compiled; against differences it is wrong."""
+    f = product(f"{ns}::f")
+    f.register_fake(library.fake_from_body)
+    f.register_autograd(
+        lambda ctx, g: (g * ctx.saved_tensors[0], None),
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[1]),
+    )
+    compiled = tp.compile(f)
+    for call in (f, compiled):
+        x, y = leaf(1.0, 3.0), leaf(2.0, 5.0)
+        call(x, y).sum().backward()
+        assert x.grad.tolist() == [2.0, 5.0]
+        assert y.grad is None
+        (call(x, y) + y).sum().backward()
+        assert y.grad.tolist() == [1.0, 1.0]
+    report = compiled.last_run
+    assert [r.marker.executor for r in report.forward] == ["python"]
+    assert {r.marker.executor for r in report.backward} == {"native"}
+    with pytest.raises(AutogradError, match="input 1 does not influence the outputs") as e:
+        tp.autograd.grad(f(x, y).sum(), [x, y])
+    assert "a backward rule returned None for it, which stands for zero" in e.value.__notes__[1]
+    inputs = (x.detach(), y.detach())
+    (failure,) = tp.verify(f, inputs, sweep=False).failures
+    assert failure.name == "gradient against differences in float64"
+    assert "'y' at [0]: got 0, differences say" in failure.detail
+    assert "backward returned None for it" in failure.detail
+    with pytest.raises(OpCheckError, match="backward returned None"):
+        library.opcheck(f, (x, y))
 
 
 def test_what_is_no_tuple_is_named(ns: str) -> None:

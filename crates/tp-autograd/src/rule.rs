@@ -393,7 +393,8 @@ pub(crate) static LEAF: LeafRule = LeafRule;
 /// The error for a rule that gave another number of gradients than the op has inputs.
 #[cold]
 pub fn wrong_count(op: &str, expected: usize, got: usize) -> Error {
-    Error::autograd("TP3002", format!("backward returned {got} gradients: expected {expected}, got {got}"))
+    let what = tp_tensor::counted(got, "gradient");
+    Error::autograd("TP3002", format!("backward returned {what}: expected {expected}, got {got}"))
         .with_op(op)
         .note("return one value per input of the op, None for inputs without a gradient")
 }

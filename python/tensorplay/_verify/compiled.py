@@ -189,7 +189,7 @@ def _check_region(region: RegionRun, name: str, backend: str, executor: Tally) -
         else:
             executor.ok(name, brief(marker))
     elif region.reason is not None:
-        executor.skip(name, f"{brief(marker)} ran instead: {region.reason}")
+        executor.skip_case(name, str(region.reason), "{} ran instead: ", brief(marker))
     elif backend == "native":
         executor.ok(name, brief(marker))  # native runs each op's own kernel, whatever it is made of
     else:

@@ -14,6 +14,10 @@ from tensorplay.outcome import Record
 __all__ = ["Check", "Tally", "VerifyReport"]
 
 COLUMNS = ("values", "graph", "executor")
+# A longer name of a check has its detail on a line below, so that it does not push those of all others to the right.
+WIDEST = 52
+# So many cases of a skip are named; the rest are counted.
+NAMED_CASES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +76,8 @@ class VerifyReport(Record):
         for column in COLUMNS:
             lines.append(column.upper())
             checks: list[Check] = getattr(self, column)
-            width = max((len(check.name) for check in checks), default=0)
-            for check in checks:
-                place = f"  [{check.location}]" if check.location and check.verdict != "pass" else ""
-                detail = check.detail.replace("\n", "\n" + " " * (width + 10))
-                lines.append(f"  {check.verdict:<4}  {check.name:<{width}}  {detail}{place}".rstrip())
+            width = max((len(check.name) for check in checks if len(check.name) <= WIDEST), default=0)
+            lines += [_line(check, width) for check in checks]
             if not checks:
                 lines.append("  nothing to check")
         return "\n".join([*lines, f"{'PASSED' if self.passed else 'FAILED'}: {self.counts()}"])
@@ -136,6 +137,15 @@ class VerifyReport(Record):
         return f"<table><caption>{title}</caption><tr>{head}</tr>{''.join(rows)}</table>"
 
 
+def _line(check: Check, width: int) -> str:
+    """A check in the report for people, its detail in a column of its own where the name leaves room."""
+    place = f"  [{check.location}]" if check.location and check.verdict != "pass" else ""
+    indent = width + 10 if len(check.name) <= WIDEST else 10
+    gap = "  " if indent > 10 else "\n" + " " * indent
+    detail = f"{check.detail}{place}".replace("\n", "\n" + " " * indent)
+    return f"  {check.verdict:<4}  {check.name:<{width}}{gap}{detail}".rstrip()
+
+
 def _printable(text: str) -> str:
     """Without the control characters that XML cannot hold."""
     return "".join(
@@ -163,7 +173,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
-        self._skips: list[Check] = []
+        self._skips: dict[tuple[str, str, str | None], _Skip] = {}
 
     def declare(self, name: str, location: str | None = None) -> None:
         """Fixes the place of a name in the report before its first verdict."""
@@ -182,9 +192,17 @@ class Tally:
 
     def skip(self, name: str, reason: str, location: str | None = None) -> None:
         """One case could not be tried. The same reason is listed once."""
-        check = Check(name, "skip", reason, location)
-        if check not in self._skips:
-            self._skips.append(check)
+        self.skip_case(name, reason, "", "", location)
+
+    def skip_case(self, name: str, reason: str, lead: str, case: str, location: str | None = None) -> None:
+        """As `skip`, for a reason that several cases share: it is listed once, behind `lead`, where `{}` names them.
+
+        Reasons of one kind (`Layout: ...`) differ in the numbers of their case only: the first stands for all.
+        """
+        key = (name, reason.partition(": ")[0] if lead else reason, location)
+        cases = self._skips.setdefault(key, _Skip(reason, lead)).cases
+        if case not in cases:
+            cases.append(case)
 
     def extend(self, other: Tally) -> None:
         """Takes over what another tally holds."""
@@ -194,7 +212,9 @@ class Tally:
             own.failures += entry.failures
             if entry.best is not None and (own.best is None or entry.score > own.score):
                 own.best, own.score = entry.best, entry.score
-        self._skips += [check for check in other._skips if check not in self._skips]
+        for key, skip in other._skips.items():
+            for case in skip.cases:
+                self.skip_case(key[0], skip.reason, skip.lead, case, key[2])
 
     def failed(self, name: str) -> bool:
         """Whether a case of `name` failed already."""
@@ -202,12 +222,28 @@ class Tally:
 
     def checks(self) -> list[Check]:
         """One check per name, in order of first mention, then the skips."""
-        return [check for name, entry in self._entries.items() if (check := entry.check(name))] + self._skips
+        tried = [check for name, entry in self._entries.items() if (check := entry.check(name))]
+        skips = [Check(name, "skip", s.detail(), location) for (name, _, location), s in self._skips.items()]
+        return tried + skips
 
     def _entry(self, name: str, location: str | None) -> _Entry:
         entry = self._entries.setdefault(name, _Entry(location))
         entry.location = entry.location or location
         return entry
+
+
+@dataclass
+class _Skip:
+    """A reason, and the cases that share it."""
+
+    reason: str
+    lead: str
+    cases: list[str] = field(default_factory=list)
+
+    def detail(self) -> str:
+        more = len(self.cases) - NAMED_CASES
+        named = [*self.cases[:NAMED_CASES], *([f"{more} more"] if more > 0 else [])]
+        return self.lead.format("; ".join(named)) + self.reason
 
 
 class _Entry:

@@ -303,7 +303,7 @@ def check_kernel(
             )
         return
     if (other := passed_over(subject, kernel, run)) is not None:
-        tally.skip(f"{name}: {item.case.label}", other, kernel.location)
+        tally.skip_case(name, other, "{}: ", item.case.label, kernel.location)
         return
     check_writes(subject, item.case, run, kernel, tally)
     comparison, value = compare_runs(run, item.run, options)

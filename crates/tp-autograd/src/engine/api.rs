@@ -147,7 +147,11 @@ fn grad_from(roots: Roots, wanted: Wanted, options: GradOptions) -> Result<Vec<O
     let grads = results(run).into_iter().map(own).collect::<Result<Vec<_>>>()?;
     if let (false, Some(i)) = (options.allow_unused, grads.iter().position(Option::is_none)) {
         let message = format!("input {i} does not influence the outputs");
-        return Err(Error::autograd("TP3020", message).note("pass allow_unused=True to get None for it"));
+        return Err(Error::autograd("TP3020", message)
+            .note("pass allow_unused=True to get None for it")
+            .note(
+                "or a backward rule returned None for it, which stands for zero: tensorplay.verify(op) tells",
+            ));
     }
     Ok(grads)
 }
