@@ -1,5 +1,6 @@
 //! One compiled capture of a function: its guards, its graphs, its plans.
 
+use crate::capture::copy;
 use crate::fast::{Fast, Inputs};
 use crate::guard::{GuardSet, Place};
 use crate::host_guards::Fetched;
@@ -43,8 +44,8 @@ pub struct Entry {
 pub(crate) struct Held {
     /// Those that the function reached on its own, then the graph's constants, in the order of their inputs.
     pub tensors: Vec<Tensor>,
-    /// How many of them the function reached.
-    pub lifted: usize,
+    /// Which of them nobody else holds.
+    pub own: Vec<bool>,
 }
 
 /// One instruction over the arguments' elements is all there is to a run.
@@ -294,12 +295,11 @@ impl Entry {
         self.graph.nodes.values().all(is_plain)
     }
 
-    /// The tensors behind the graph's lifted inputs, in order, and those behind its constants: copies, for whoever gets
-    /// them may write to them.
+    /// The tensors behind the graph's lifted inputs, in order, and those behind its constants; of what is the entry's own,
+    /// copies, for whoever gets them may write to them.
     pub fn held(&self) -> Result<Vec<Tensor>> {
-        let (lifted, constants) = self.held.tensors.split_at(self.held.lifted);
-        let copies = constants.iter().map(training::copy).collect::<Result<Vec<_>>>()?;
-        Ok([lifted, &copies].concat())
+        let all = self.held.tensors.iter().zip(&self.held.own);
+        all.map(|(t, own)| if *own { copy(t) } else { Ok(t.clone()) }).collect()
     }
 
     /// The backward graph of a training entry.
