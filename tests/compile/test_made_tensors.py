@@ -1,4 +1,4 @@
-"""Tensors that a captured function makes of data: each run has its own, and an array's memory is one value or a refusal."""
+"""Tensors over the memory of arrays in a captured function: one value in every run, eager's, or a refusal by line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tensorplay as tp
+from made import as_eager, fresh, values, x
 from tensorplay.errors import CaptureError
 
 SHARED: dict[str, Callable[[Any], Any]] = {
@@ -81,28 +82,6 @@ WRITES: list[Callable[[Any], None]] = [
     write_by_fill,
     write_through_memory,
 ]
-
-
-def fresh() -> Any:
-    return np.array([3.0, 2.0, 1.0], dtype=np.float32)
-
-
-def x() -> Any:
-    return tp.tensor([1.0, 2.0, 3.0])
-
-
-def values(result: Any) -> Any:
-    if isinstance(result, tuple | list):
-        return [values(one) for one in result]
-    return result.tolist() if isinstance(result, tp.Tensor | np.ndarray) else result
-
-
-def as_eager(fn: Callable[..., Any], runs: int = 3, **options: Any) -> Any:
-    """The compiled function gives what the function gives, call after call."""
-    compiled = tp.compile(fn, **options)
-    for _ in range(runs):
-        assert values(compiled(x())) == values(fn(x()))
-    return compiled
 
 
 def line_of(error: CaptureError, start: str) -> tuple[str, int]:
@@ -264,78 +243,6 @@ def test_an_op_that_writes_to_an_array_is_refused():
     assert caught.value.code == "TP4037"
     assert line_of(caught.value, "captured at") == (Path(__file__).name, written.__code__.co_firstlineno + 3)
     as_eager(written, fullgraph=False)
-
-
-MADE: dict[str, Callable[[], Any]] = {
-    "numbers": lambda: tp.tensor([1.0, 2.0, 3.0]),
-    "an array": lambda: tp.tensor(fresh()),
-    "asarray of numbers": lambda: tp.asarray([1.0, 2.0, 3.0]),
-    "detached": lambda: tp.tensor([1.0, 2.0, 3.0]).detach(),
-    "a view": lambda: tp.tensor([0.0, 1.0, 2.0, 3.0])[1:],
-}
-
-
-@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
-def test_each_run_has_its_own(make):
-    """A: a run that writes to a tensor of data, or gives it away, has a new one: nothing is left for the next run."""
-
-    def written(x):
-        return make().add_(x)
-
-    def returned(x):
-        t = make()
-        return t * x, t
-
-    def viewed(x):
-        return make()[1:]
-
-    as_eager(written)
-    for fn in (returned, viewed):
-        compiled = tp.compile(fn)
-        for _ in range(3):
-            result = compiled(x())
-            assert values(result) == values(fn(x()))
-            (result[1] if isinstance(result, tuple) else result).add_(5.0)
-    graph = tp.compile(written)
-    graph(x())
-    assert graph.graphs[0].nodes[0].target == "tp::clone.default"
-    assert graph.graphs[0].verify() == []
-
-
-def test_what_is_only_read_is_not_copied():
-    """C: a constant costs a run nothing."""
-    compiled = as_eager(lambda x: x * tp.tensor([1.0, 2.0, 3.0]))
-    assert [node.target for node in compiled.graphs[0].nodes] == ["tp::mul.default"]
-
-
-def test_a_constant_of_an_entry_cannot_be_written_to_through_its_graph():
-    compiled = tp.compile(lambda x: x * tp.tensor([1.0, 2.0, 3.0]))
-    before = compiled(x()).tolist()
-    for t in compiled.graphs[0].constants.values():
-        t.add_(5.0)
-    assert compiled(x()).tolist() == before
-
-
-def test_a_tensor_of_data_takes_part_in_gradients():
-    """A: a buffer that the function makes and fills is like one of zeros."""
-
-    def filled(x):
-        t = tp.tensor([0.0, 0.0, 1.0])
-        t[0] = x[0] * 2.0
-        t[1:] = t[1:] + x[1:]
-        return tp.sum(t * t)
-
-    def inner(x):
-        w = tp.tensor([1.0, 2.0, 3.0], requires_grad=True)
-        return tp.autograd.grad(tp.sum(w * w * x), [w])[0]
-
-    compiled = tp.compile(filled)
-    for _ in range(3):
-        a, b = x().requires_grad_(), x().requires_grad_()
-        filled(a).backward()
-        compiled(b).backward()
-        assert a.grad.tolist() == b.grad.tolist()
-    as_eager(inner)
 
 
 def test_a_tensor_of_data_in_branches_and_loops():

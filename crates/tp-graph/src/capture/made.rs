@@ -65,6 +65,17 @@ fn stand_for(t: Tensor, is_shared: bool) -> Result<Tensor> {
     Ok(fake)
 }
 
+/// The tensor with data that a captured function made and has `fake` for.
+pub fn source(fake: &Tensor) -> Option<Tensor> {
+    let recorder = SCOPES.with(|s| s.borrow().last().cloned()).map(outermost)?;
+    let recorder = recorder.borrow();
+    let made = recorder.made.list.iter().find(|made| made.fake.same(fake))?;
+    if fake.requires_grad() {
+        made.source.set_requires_grad(true);
+    }
+    Some(made.source.clone())
+}
+
 impl Recorder {
     /// An op, or the function's result, reads `fake`: an error where it was made over memory that is no longer as the graph
     /// has it.

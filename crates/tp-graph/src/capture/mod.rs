@@ -19,7 +19,7 @@ pub mod watch;
 pub use between::Between;
 pub use branches::select;
 pub(crate) use made::copy;
-pub use made::made;
+pub use made::{made, source};
 pub use recorder::Recorder;
 pub(crate) use recorder::literal;
 

@@ -49,23 +49,33 @@ pub(super) enum Found {
 }
 
 pub(super) fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found> {
+    for _ in 0..ATTEMPTS {
+        if let Some(found) = look(py, inner, call)? {
+            return Ok(found);
+        }
+    }
+    Ok(Found::Eager)
+}
+
+/// None where the capture failed, and another one will not fail in the same way.
+fn look(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Option<Found>> {
     if tp_graph::capture::active() || tp_graph::segments::active() {
-        return Ok(Found::Eager);
+        return Ok(Some(Found::Eager));
     }
     let flat_call = FlatCall::new(call, &inner.parameters)?;
     let flat = flat_values(&flat_call);
     if flat.values.iter().any(holds_fake) {
-        return Ok(Found::Eager);
+        return Ok(Some(Found::Eager));
     }
     let args = flat_args(&flat);
     // Inside of vmap the function itself is batched.
     if args.iter().any(|a| a.tensor().is_some_and(Tensor::is_batched)) {
-        return Ok(Found::Eager);
+        return Ok(Some(Found::Eager));
     }
     if let Some(entry) = inner.core.find(&args) {
         let entry = entry.clone();
         drop(args);
-        return Ok(Found::Entry(entry, flat, false));
+        return Ok(Some(Found::Entry(entry, flat, false)));
     }
     // SAFETY: a live function held by the object.
     let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
@@ -76,12 +86,12 @@ pub(super) fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> R
     let kind = inner.segments.as_ref().map(|store| (store, segmented::kind_of(&flat_call.flat.shape, &args)));
     // The body of an op, or a rule, is no place to put calls off.
     if kind.is_some() && (state::is_in_foreign_kernel() || tp_dispatch::fake::in_rule()) {
-        return Ok(Found::Eager);
+        return Ok(Some(Found::Eager));
     }
     if let Some((store, kind)) = &kind
         && !(crate::watching::is_available() && store.may_capture(*kind))
     {
-        return Ok(Found::Segments(Arc::clone(store), None));
+        return Ok(Some(Found::Segments(Arc::clone(store), None)));
     }
     let watch = tree::Watch { assumed: &assumed, is_tentative: kind.is_some() };
     let marks = dynamic::marks(py, &args).map_err(error::from_py)?;
@@ -97,10 +107,13 @@ pub(super) fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> R
         Ok((results.values, structure))
     });
     drop(args);
+    if built.is_err() && crate::watching::may_succeed_now() {
+        return Ok(None);
+    }
     let built = match (built, kind) {
         (Err(e), Some((store, kind))) => {
             let refusal = segmented::refusal(py, store, kind, e)?;
-            return Ok(Found::Segments(store.clone(), refusal));
+            return Ok(Some(Found::Segments(store.clone(), refusal)));
         }
         (built, _) => built?,
     };
@@ -110,7 +123,7 @@ pub(super) fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> R
                 notice::warn(py, &entry)?;
             }
             notice::built(py, &func, &inner.core, &entry).map_err(error::from_py)?;
-            Ok(Found::Entry(entry, flat, true))
+            Ok(Some(Found::Entry(entry, flat, true)))
         }
         Built::Eager(reason) => {
             if inner.core.tell_limit() {
@@ -118,7 +131,7 @@ pub(super) fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> R
             }
             inner.core.note_eager(&reason);
             notice::eager(py, &func, &reason).map_err(error::from_py)?;
-            Ok(Found::Eager)
+            Ok(Some(Found::Eager))
         }
     }
 }

@@ -35,6 +35,7 @@ mod writes;
 
 use crate::hot::ffi::Obj;
 use entry::PyGuards;
+pub use lazy::may_succeed_now;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use session::{CURRENT, Session, trace};
