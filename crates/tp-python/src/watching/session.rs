@@ -404,7 +404,9 @@ impl Session {
             );
             // Of a CALL its PRECALL has told.
             if op != Op::Called {
-                let on_tensor = operates && (is_tensor(1) || is_tensor(2));
+                // What lies under a single operand is no part of it.
+                let has_two = !matches!(op, Op::Truth | Op::Iterate);
+                let on_tensor = operates && (is_tensor(1) || has_two && is_tensor(2));
                 self.calling_op = on_tensor.then_some(frame.id());
                 match on_tensor {
                     true => self.op_begins(),
