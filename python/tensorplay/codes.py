@@ -451,8 +451,8 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "TP4033",
-        "A result holds a tensor or a size of the capture where a run cannot put its own.",
-        "return it by itself, or in a list, tuple, dict, deque or dataclass",
+        "A result holds what a run cannot make anew: a tensor or a size of the capture in a set, or an array's memory.",
+        "return it by itself, or in a list, tuple, dict, deque or dataclass; a tensor in place of an array",
     ),
     (
         "TP4034",
@@ -471,6 +471,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "TP4036",
         "A captured function uses state that nobody can see.",
         "use it outside, and pass it in, or vouch for it: assume_constant=[time.time]",
+    ),
+    (
+        "TP4037",
+        "A captured function changed the memory of an array that a tensor of its graph was made over.",
+        "make the tensor with tensorplay.tensor(array), which copies, or write to the array before the tensor is used",
     ),
     *control.ENTRIES,
     *graphs.ENTRIES,

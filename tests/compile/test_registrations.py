@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+import threading
 import warnings
+from typing import Any
 
 import pytest
 
@@ -108,3 +112,119 @@ def test_a_new_fake_kernel_means_a_new_capture(ns: str) -> None:
         compiled(tp.zeros([2]))
     op.register_fake(lambda x: tp.empty([3]))
     assert compiled(tp.zeros([2])).tolist() == [2.0, 2.0, 2.0]
+
+
+class Registering(logging.Handler):
+    """Code of the user's that runs between a capture and its first run: it registers a kernel, `times` times."""
+
+    def __init__(self, lib: Any, times: int) -> None:
+        super().__init__(logging.INFO)
+        self.lib, self.times = lib, times
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("graph ") and self.times > 0:
+            self.times -= 1
+            self.lib.impl("exp", ninety_nine, "CPU", allow_override=True)
+
+
+@pytest.fixture
+def registering(lib) -> Any:
+    logger = logging.getLogger("tensorplay.graph")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    made: list[logging.Handler] = []
+
+    def add(times: int) -> Registering:
+        made.append(Registering(lib, times))
+        logger.addHandler(made[-1])
+        return made[-1]
+
+    yield add
+    logger.setLevel(level)
+    for handler in made:
+        logger.removeHandler(handler)
+
+
+@pytest.mark.thread_unsafe(reason="kernels of built-in ops and loggers are the process's")
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_a_kernel_registered_between_the_capture_and_its_run(registering, fullgraph: bool) -> None:
+    """A: the run does not begin; the function is captured again, with the kernel."""
+    registering(1)
+    compiled = tp.compile(lambda x: tp.exp(x) + 1.0, fullgraph=fullgraph)
+    for _ in range(2):
+        assert compiled(tp.zeros([3])).tolist() == [100.0] * 3
+    assert len(compiled.graphs) == 2
+    assert any("the kernels of tp::exp" in str(r) for r in compiled.report.recompiles)
+    assert next(r.marker.executor for r in compiled.last_run.forward) == "python"
+
+
+@pytest.mark.thread_unsafe(reason="kernels of built-in ops and loggers are the process's")
+def test_a_kernel_registered_after_every_capture(registering) -> None:
+    """A: there is a limit to captures, past which the function itself runs, and says so."""
+    handler = registering(1000)
+    compiled = tp.compile(lambda x: tp.exp(x) + 1.0)
+    with pytest.warns(UserWarning, match="RecompileLimit"):
+        assert compiled(tp.zeros([3])).tolist() == [100.0] * 3
+    assert handler.times == 1000 - 8 == 992
+    assert len(compiled.graphs) == 8
+    (region,) = compiled.last_run.forward
+    assert (region.marker.executor, region.reason.kind) == ("eager", "RecompileLimit")
+
+
+@pytest.mark.thread_unsafe(reason="kernels of built-in ops are the process's")
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_another_thread_that_registers_and_takes_back(fullgraph: bool) -> None:
+    """A: each call runs with the kernels of some moment of it, and none fails."""
+    stop = threading.Event()
+
+    def toggle() -> None:
+        while not stop.is_set():
+            lib = library.Library("tp", "IMPL")
+            lib.impl("exp", ninety_nine, "CPU")
+            lib._destroy()
+
+    other = threading.Thread(target=toggle)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    other.start()
+    seen = set()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(30):
+                compiled = tp.compile(lambda x: tp.exp(x) + 1.0, fullgraph=fullgraph)
+                for _ in range(10):
+                    seen.add(tuple(compiled(tp.zeros([2])).tolist()))
+    finally:
+        stop.set()
+        other.join()
+        sys.setswitchinterval(interval)
+    assert seen <= {(2.0, 2.0), (100.0, 100.0)}
+
+
+@pytest.mark.thread_unsafe(reason="kernels of built-in ops are the process's")
+def test_a_kernel_registered_by_a_kernel_of_the_same_call(lib, ns: str) -> None:
+    """D: what is called by itself finds it at once; a region of built-in ops is what it was until the next call."""
+    wanted = [False]
+
+    def body(x):
+        if wanted[0]:
+            wanted[0] = False
+            lib.impl("exp", ninety_nine, "CPU")
+            lib.impl("argmax", lambda x, axis=None, *, keepdims=False: tp.tensor(7), "CPU")
+        return x * 1.0
+
+    op = library.custom_op(f"{ns}::registering", body, mutates_args=())
+    op.register_fake(lambda x: tp.empty_like(x))
+    compiled = tp.compile(lambda x: (lambda y: (tp.exp(y) + 1.0, tp.argmax(y)))(op(x)))
+    x = tp.zeros([2])
+
+    def run() -> tuple[Any, int, list[str]]:
+        region, single = compiled(x)
+        return region.tolist(), single.item(), [r.marker.executor for r in compiled.last_run.forward]
+
+    assert run() == ([2.0, 2.0], 0, ["python", "native", "native"])
+    wanted[0] = True
+    assert run() == ([2.0, 2.0], 7, ["python", "native", "python"])
+    assert run()[:2] == ([100.0, 100.0], 7)
+    assert len(compiled.graphs) == 2

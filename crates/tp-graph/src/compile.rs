@@ -235,7 +235,7 @@ impl CompiledFunction {
         let gradients = joint.iter().flat_map(|j| j.gradients.iter().filter_map(|(_, g)| g.clone()));
         let all: Vec<Operand> = operands.iter().cloned().chain(gradients).collect();
         let between = std::mem::take(&mut scope.recorder().between);
-        let Captured { graph, lifted } = scope.close_at(all, joint.as_ref().map(|j| j.boundary));
+        let Captured { graph, lifted, own, .. } = scope.close_at(all, joint.as_ref().map(|j| j.boundary))?;
         table.close();
         let sizes = SizeGuards::new(&sizing, table);
         sizing.check_marks(table, names)?;
@@ -258,7 +258,8 @@ impl CompiledFunction {
         let guards = GuardSet::new(args, names, context);
         let folded = passes::fold::run(&graph);
         let removed = [removed, folded.removed].concat();
-        let held = Held { lifted: lifted.len(), tensors: [lifted, folded.constants].concat() };
+        let own = [own, vec![true; folded.constants.len()]].concat();
+        let held = Held { own, tensors: [lifted, folded.constants].concat() };
         let graph = folded.graph;
         let half = Half { graph, removed, guards, held, moving, structure, returned, number };
         match joint {
@@ -448,13 +449,13 @@ fn check_saved(forward: &Graph, saved: &[SavedFrom]) -> Result<()> {
 
 impl CaptureScope {
     /// Ends a capture; nodes recorded from `boundary` on are the backward, those before it the forward.
-    fn close_at(self, outputs: Vec<Operand>, boundary: Option<usize>) -> Captured {
-        let mut captured = self.close(outputs);
+    fn close_at(self, outputs: Vec<Operand>, boundary: Option<usize>) -> Result<Captured> {
+        let mut captured = self.close(outputs)?;
         let ids: Vec<crate::NodeId> = captured.graph.nodes.ids().collect();
         for id in ids {
-            let backward = boundary.is_some_and(|b| id.index() >= b);
+            let backward = boundary.is_some_and(|b| id.index() >= b + captured.copies);
             captured.graph.nodes[id].phase = if backward { Phase::Backward } else { Phase::Forward };
         }
-        captured
+        Ok(captured)
     }
 }

@@ -1,5 +1,6 @@
 //! One compiled capture of a function: its guards, its graphs, its plans.
 
+use crate::capture::copy;
 use crate::fast::{Fast, Inputs};
 use crate::guard::{GuardSet, Place};
 use crate::host_guards::Fetched;
@@ -43,8 +44,8 @@ pub struct Entry {
 pub(crate) struct Held {
     /// Those that the function reached on its own, then the graph's constants, in the order of their inputs.
     pub tensors: Vec<Tensor>,
-    /// How many of them the function reached.
-    pub lifted: usize,
+    /// Which of them nobody else holds.
+    pub own: Vec<bool>,
 }
 
 /// One instruction over the arguments' elements is all there is to a run.
@@ -125,16 +126,15 @@ impl Inputs for Present<'_> {
 type Moved = SmallVec<[(u32, Tensor); 4]>;
 
 impl Entry {
-    /// Runs the entry. The arguments are checked against the guards first; the host's state was when it was found.
-    pub fn run(self: &Arc<Self>, args: &[Arg<'_>], rets: &mut Rets) -> Result<()> {
-        if let Err(guard) = self.guards.check_arguments(args) {
-            return Err(Error::internal(
-                "TP9107",
-                format!("a compiled entry was run though its guard fails: {guard}"),
-            ));
+    /// Runs the entry, unless a guard on the arguments or on what is registered fails: then nothing has run, and the answer
+    /// is false. The host's state was checked when the entry was found or made; what the host ran since, such as a logger of
+    /// its own, or another thread, may have registered a kernel.
+    pub fn run(self: &Arc<Self>, args: &[Arg<'_>], rets: &mut Rets) -> Result<bool> {
+        if !self.guards.arguments_hold(args) {
+            return Ok(false);
         }
         // SAFETY: the guards hold.
-        unsafe { self.run_guarded(args, rets) }
+        unsafe { self.run_guarded(args, rets) }.map(|()| true)
     }
 
     /// # Safety
@@ -294,12 +294,11 @@ impl Entry {
         self.graph.nodes.values().all(is_plain)
     }
 
-    /// The tensors behind the graph's lifted inputs, in order, and those behind its constants: copies, for whoever gets
-    /// them may write to them.
+    /// The tensors behind the graph's lifted inputs, in order, and those behind its constants; of what is the entry's own,
+    /// copies, for whoever gets them may write to them.
     pub fn held(&self) -> Result<Vec<Tensor>> {
-        let (lifted, constants) = self.held.tensors.split_at(self.held.lifted);
-        let copies = constants.iter().map(training::copy).collect::<Result<Vec<_>>>()?;
-        Ok([lifted, &copies].concat())
+        let all = self.held.tensors.iter().zip(&self.held.own);
+        all.map(|(t, own)| if *own { copy(t) } else { Ok(t.clone()) }).collect()
     }
 
     /// The backward graph of a training entry.

@@ -244,9 +244,9 @@ impl GuardSet {
         self.host.as_deref()
     }
 
-    /// As `check`, of the arguments alone.
-    pub fn check_arguments(&self, args: &[Arg<'_>]) -> Result<(), String> {
-        if self.args_hold(args) && self.rest_holds(args) { Ok(()) } else { Err(self.miss(args)) }
+    /// Whether the guards hold but for those on the host's state.
+    pub fn arguments_hold(&self, args: &[Arg<'_>]) -> bool {
+        self.args_hold(args) && self.rest_holds(args)
     }
 
     /// Ok, or the first guard that does not hold, in the names of the arguments, with what was found.

@@ -48,7 +48,9 @@ pub(crate) fn run(
     let mut seen: Vec<ValueId> = Vec::new();
     for (i, (value, operand)) in outputs.iter().zip(operands).enumerate() {
         let (Value::Tensor(t), Operand::Value(v)) = (value, operand) else { continue };
-        let handed_through = matches!(scope.recorder().builder().graph().values[*v].def, Def::Input(_));
+        let is_input = matches!(scope.recorder().builder().graph().values[*v].def, Def::Input(_));
+        // Of the inputs that hold what the function made of data a run returns copies.
+        let handed_through = is_input && watch::behind(t).is_some();
         if !t.requires_grad() || handed_through || seen.contains(v) {
             continue;
         }

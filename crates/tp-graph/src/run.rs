@@ -21,7 +21,7 @@ use tp_dispatch::kernel::HostArgs;
 use tp_dispatch::state::{self, KeyGuard};
 use tp_dispatch::{
     Arg, CallEvent, CodegenMarker, DispatchKey, Error, ErrorKind, FallbackReason, KeySet, Result, Rets,
-    Value, dispatcher, host,
+    Value, dispatcher, host, registry,
 };
 use tp_tensor::symbols::{Binding, Poly, Promise};
 use tp_tensor::{DType, Device, Tensor, TensorSpec};
@@ -44,12 +44,14 @@ impl Plan {
         sizes: &mut Option<Binding>,
     ) -> Result<Rets> {
         let keys = self.calls.then(below_autograd);
+        let registered = registry::changes();
         let mut slots: Slots = SmallVec::from_elem(None, self.slots);
         for (i, step) in self.steps.iter().enumerate() {
             if i % POLL_EVERY == POLL_EVERY - 1 {
                 host::poll()?;
             }
-            let mut frame = Frame { inputs, slots: &mut slots, stamps, sizes, region: step.region };
+            let region = step.region;
+            let mut frame = Frame { inputs, slots: &mut slots, stamps, sizes, region, registered };
             match &step.work {
                 Work::Call(call) => frame.call(call)?,
                 // SAFETY: inputs fit, and slots were checked when they were filled.
@@ -95,6 +97,8 @@ pub(crate) struct Frame<'a> {
     pub stamps: &'a mut Stamps,
     pub sizes: &'a mut Option<Binding>,
     pub region: u32,
+    /// What was registered when the plan began, as a count of changes.
+    pub registered: u64,
 }
 
 /// What a symbolic number is in this run.
@@ -133,11 +137,12 @@ impl Frame<'_> {
             });
         }
         match &step.stamp {
-            CallStamp::Only(marker) => {
+            // A kernel of an earlier step may have registered another one for the op.
+            CallStamp::Only(marker) if registry::changes() == self.registered => {
                 dispatcher::call(step.op, &args, HostArgs::NONE, rets)?;
                 self.stamps.set(self.region, marker);
             }
-            CallStamp::Watch => {
+            CallStamp::Only(_) | CallStamp::Watch => {
                 let device = args.iter().find_map(Arg::tensor).map_or(Device::CPU, Tensor::device);
                 let call = || dispatcher::call(step.op, &args, HostArgs::NONE, rets);
                 if let Some(marker) = watched(step.op, device, call)? {

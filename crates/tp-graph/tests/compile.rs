@@ -20,7 +20,7 @@ fn call(f: &CompiledFunction, names_: &[&str], args: &[Arg<'_>], body: &Body) ->
         return Ok(rets);
     }
     match f.build(args, &names(names_), &[], &mut |inputs| Ok((body(inputs)?, Box::new(()))))? {
-        Built::Entry(entry) => entry.run(args, &mut rets)?,
+        Built::Entry(entry) => assert!(entry.run(args, &mut rets)?),
         Built::Eager(reason) => {
             let inputs: Vec<Value> = args.iter().map(Arg::to_value).collect();
             rets = body(&inputs)?.into();

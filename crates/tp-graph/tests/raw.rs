@@ -123,7 +123,7 @@ fn call(f: &CompiledFunction, x: &Tensor) -> Result<Tensor> {
             Ok((vec![Value::Tensor(op("tp::add.Scalar", &[t(&y), num(1.0)]))], Box::new(())))
         })?;
         let Built::Entry(entry) = built else { panic!("eager") };
-        entry.run(&args, &mut rets)?;
+        assert!(entry.run(&args, &mut rets)?);
     }
     Ok(rets.pop().unwrap().into_tensor().unwrap())
 }

@@ -16,7 +16,7 @@ fn call(f: &CompiledFunction, args: &[Arg<'_>], body: &Body) -> Result<Rets> {
     if f.call(args, &mut rets)?.is_none() {
         let names: Vec<Arc<str>> = (0..args.len()).map(|i| format!("x{i}").into()).collect();
         match f.build(args, &names, &[], &mut |inputs| Ok((body(inputs), Box::new(()))))? {
-            Built::Entry(entry) => entry.run(args, &mut rets)?,
+            Built::Entry(entry) => assert!(entry.run(args, &mut rets)?),
             Built::Eager(reason) => panic!("{reason}"),
         }
     }

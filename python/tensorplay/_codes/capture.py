@@ -104,6 +104,16 @@ tp.compiler.mark_dynamic(x, 0)
 tp.compile(lambda x: x.reshape((4,)))(x)
 """,
     "TP4036": "import time\ntp.compile(lambda x: x * time.time())(tp.ones((2,)))",
+    "TP4037": """
+def f(x):
+    memory = bytearray(8)
+    t = tp.asarray(memory)
+    y = t + x
+    memory[0] = 1
+    return y + t
+
+tp.compile(f)(tp.zeros((8,), dtype=tp.uint8))
+""",
     "TP4106": "tp.compile(3)",
     "TP4107": 'tp.compile(lambda x: x + 1.0, backend="none")',
     "TP4105": "tp.compile(lambda x: x + 1.0, backend=None)",

@@ -24,7 +24,6 @@ INTERNAL: dict[str, str] = {
     "TP9104": "A forward graph needs what its backward makes.",
     "TP9105": "A sum of gradients is no tensor.",
     "TP9106": "A training region lost one of its tensors.",
-    "TP9107": "A compiled entry was run though its guard fails.",
     "TP9108": "A compiled entry lost one of its inputs.",
     "TP9109": "A compiled entry vanished.",
     "TP9110": "A region that is not one flat loop was run as one.",

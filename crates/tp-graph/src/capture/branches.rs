@@ -150,7 +150,7 @@ impl Recorder {
     /// A branch that does not run must not have written: what is written to in one is made there.
     pub(super) fn check_writes(&mut self, call: &Call<'_>, args: &[Arg<'_>]) -> Result<()> {
         let role = self.around.as_ref().map(|a| a.role.to_string());
-        if !call.def.effects.mutates || role.is_none() && self.selecting.is_none() {
+        if role.is_none() && self.selecting.is_none() {
             return Ok(());
         }
         let mut written: Vec<Tensor> = Vec::new();

@@ -151,7 +151,7 @@ fn capture(role: Role, carried: &[Tensor], f: &mut BranchFn<'_>) -> Result<Branc
     let mut recorder = scope.recorder();
     let reached =
         recorder.around.as_mut().map(|around| std::mem::take(&mut around.reached)).ok_or_else(lost)?;
-    let mut graph = recorder.take(outputs).graph;
+    let mut graph = recorder.take(outputs)?.graph;
     for (id, node) in graph.nodes.ids().collect::<Vec<_>>().into_iter().zip(graph.nodes.values_mut()) {
         node.phase = if id.index() < boundary { Phase::Forward } else { Phase::Backward };
     }

@@ -12,11 +12,14 @@ mod branches;
 pub mod control;
 mod control_gradient;
 mod known;
+mod made;
 mod recorder;
 pub mod watch;
 
 pub use between::Between;
 pub use branches::select;
+pub(crate) use made::copy;
+pub use made::{made, source};
 pub use recorder::Recorder;
 pub(crate) use recorder::literal;
 
@@ -64,6 +67,10 @@ pub struct Captured {
     pub graph: Graph,
     /// The tensors behind the inputs of kind `Lifted`, in order.
     pub lifted: Vec<Tensor>,
+    /// Which of those the function made, and the graph alone holds.
+    pub own: Vec<bool>,
+    /// Nodes in front that copy such tensors.
+    pub copies: usize,
 }
 
 impl CaptureScope {
@@ -97,7 +104,7 @@ impl CaptureScope {
     /// Ends the capture with what the function returned.
     pub fn finish(self, outputs: &[Value]) -> Result<Captured> {
         let operands = self.outputs(outputs)?;
-        Ok(self.close(operands))
+        self.close(operands)
     }
 
     /// What the function returned, as operands; an error where it did what no run would do.
@@ -108,7 +115,7 @@ impl CaptureScope {
     }
 
     /// Ends the capture with operands found before.
-    pub fn close(self, outputs: Vec<Operand>) -> Captured {
+    pub fn close(self, outputs: Vec<Operand>) -> Result<Captured> {
         self.recorder.borrow_mut().take(outputs)
     }
 }

@@ -3,7 +3,7 @@
 
 use super::bound::{Bound, Twins};
 use super::branches::Around;
-use super::{Captured, between::Between, known::Known, watch::Asked};
+use super::{Captured, between::Between, known::Known, made::MadeTensors, watch::Asked};
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
 use crate::entity::{Entity, ValueId};
 use crate::host_guards::HostGuards;
@@ -28,13 +28,15 @@ pub struct Recorder {
     fakes: Vec<Option<Known>>,
     /// Real tensors by header: arguments and lifted ones, with the fake that stands for each.
     pub(super) real: HashMap<usize, Tensor>,
-    lifted: Vec<Tensor>,
+    pub(super) lifted: Vec<Tensor>,
+    /// Tensors that the function made of data.
+    pub(super) made: MadeTensors,
     /// The capture around this one, which is of a branch.
     pub(super) around: Option<Around>,
     /// Both branches of a choice run, one after the other: what was there before them, this many values, is not written to.
     pub(super) selecting: Option<usize>,
     /// Whether each lifted tensor required a gradient when it was met.
-    lifted_grad: Vec<bool>,
+    pub(super) lifted_grad: Vec<bool>,
     arguments: Vec<Tensor>,
     pub(crate) between: Between,
     /// Fakes by storage, filled up to `indexed` when a fake without a name turns up.
@@ -58,6 +60,7 @@ impl Recorder {
             fakes: Vec::new(),
             real: HashMap::new(),
             lifted: Vec::new(),
+            made: MadeTensors::default(),
             around: None,
             selecting: None,
             lifted_grad: Vec::new(),
@@ -203,6 +206,7 @@ impl Recorder {
     }
 
     pub(super) fn value_of(&mut self, fake: &Tensor) -> Result<ValueId> {
+        self.use_made(fake)?;
         let id = fake.trace_id();
         if id >> 32 == u64::from(self.serial) {
             return Ok(ValueId(id as u32));
@@ -296,7 +300,10 @@ impl Recorder {
     /// Appends the node of `call`, names the outputs in `rets`, and counts what the op writes as written.
     pub(super) fn append(&mut self, call: &Call<'_>, bound: Bound, rets: &mut Rets) -> Result<()> {
         let args: SmallVec<[Arg<'_>; 8]> = bound.args(call);
-        self.check_writes(call, &args)?;
+        if call.def.effects.mutates {
+            self.check_shared(call, &args)?;
+            self.check_writes(call, &args)?;
+        }
         let mut outputs: SmallVec<[NewOutput; 1]> = SmallVec::new();
         for value in rets.iter_mut() {
             outputs.push(match value {
@@ -412,12 +419,14 @@ impl Recorder {
             .collect()
     }
 
-    pub(super) fn take(&mut self, outputs: Vec<Operand>) -> Captured {
+    pub(super) fn take(&mut self, outputs: Vec<Operand>) -> Result<Captured> {
+        let own = self.own_lifted();
         let graph = std::mem::take(&mut self.builder).finish(outputs);
+        let (graph, copies) = self.with_copies(graph)?;
         // Tensors that were lifted on the way are inputs numbered among the nodes; rebuilding puts them in front.
         let late = graph.inputs.last().is_some_and(|i| i.value.index() >= graph.inputs.len());
         let graph = if late { Rewrite::new(&graph).finish() } else { graph };
-        Captured { graph, lifted: std::mem::take(&mut self.lifted) }
+        Ok(Captured { graph, lifted: std::mem::take(&mut self.lifted), own, copies })
     }
 }
 

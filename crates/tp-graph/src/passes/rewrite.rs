@@ -3,8 +3,10 @@
 
 use crate::builder::{GraphBuilder, NewNode, NewOutput, NewValue};
 use crate::entity::{Entity, NodeId, ValueId};
-use crate::ir::{Graph, InputKind, Output};
-use smallvec::SmallVec;
+use crate::ir::{Graph, InputKind, Operand, Output, Target};
+use smallvec::{SmallVec, smallvec};
+use tp_dispatch::host::Location;
+use tp_dispatch::{Effects, OpHandle, Phase};
 
 /// What to change: nodes to leave out, and for a value the earlier value that takes its place.
 pub(crate) struct Rewrite<'g> {
@@ -14,6 +16,8 @@ pub(crate) struct Rewrite<'g> {
     omit: Vec<bool>,
     /// Values that become inputs behind the graph's own, and their names.
     constants: Vec<(ValueId, String)>,
+    /// Inputs of which a call in front makes a copy, for all who read them, and where that is.
+    copies: Vec<(ValueId, OpHandle, Option<Location>)>,
     /// Nodes that read another value in place of an operand.
     operands: Vec<(NodeId, ValueId, ValueId)>,
 }
@@ -27,6 +31,7 @@ impl<'g> Rewrite<'g> {
             replace: vec![None; values],
             omit: vec![false; values],
             constants: Vec::new(),
+            copies: Vec::new(),
             operands: Vec::new(),
         }
     }
@@ -48,6 +53,11 @@ impl<'g> Rewrite<'g> {
     /// `value`, whose node is left out, is an input of kind `Constant`.
     pub fn constant(&mut self, value: ValueId, name: String) {
         self.constants.push((value, name));
+    }
+
+    /// Whoever reads the input gets what `op` makes of it, which is of its type and of its own memory.
+    pub fn copy(&mut self, input: ValueId, op: OpHandle, at: Option<Location>) {
+        self.copies.push((input, op, at));
     }
 
     /// `node` reads `by`, which is defined before it, in place of its operand `old`, and its results are views of it where
@@ -86,6 +96,20 @@ impl<'g> Rewrite<'g> {
         for (value, name) in &self.constants {
             let ty = graph.values[*value].ty.clone();
             ids[value.index()] = builder.input(name.as_str(), InputKind::Constant, ty, None);
+        }
+        for (value, op, location) in &self.copies {
+            let copied = NewValue { ty: graph.values[*value].ty.clone(), alias: None };
+            let new = NewNode {
+                target: Target::Op(*op),
+                inputs: smallvec![Operand::Value(ids[value.index()])],
+                blocks: Vec::new(),
+                effects: Effects::PURE,
+                location: location.clone(),
+                phase: Phase::Forward,
+            };
+            let new = builder.node(new, smallvec![NewOutput::Value(copied)]);
+            let made: Option<ValueId> = builder.graph().nodes[new].defined().next();
+            ids[value.index()] = made.unwrap_or(ids[value.index()]);
         }
         for (id, node) in graph.nodes.iter() {
             if self.drop[id.index()] {

@@ -94,7 +94,10 @@ fn compiled(
         match built {
             Built::Entry(entry) => {
                 run.store.built(core, &entry);
-                entry.run(&args, &mut rets)?;
+                if !entry.run(&args, &mut rets)? {
+                    let message = "something was registered for one of its ops meanwhile".into();
+                    return Ok(Err(FallbackReason::LoweringFailed { stage: "segment".into(), message }));
+                }
             }
             Built::Eager(reason) => return Ok(Err(reason)),
         }

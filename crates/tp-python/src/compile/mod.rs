@@ -3,6 +3,7 @@
 
 mod backend;
 mod dynamic;
+mod find;
 mod notice;
 mod object;
 mod plugged;

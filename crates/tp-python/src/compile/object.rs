@@ -1,11 +1,11 @@
 //! The compiled function as a Python object with a vectorcall slot. A call whose arguments are tensors and numbers
 //! goes from the stack to the plan without any other object in between; everything else is flattened first.
 
-use super::dynamic;
+use super::find::{self, Found, find_or_build};
 use super::notice;
 use super::segmented;
-use super::tree::{self, Call, Flat, FlatCall, Numbers, Tree};
-use super::values::{FlatArgs, FlatValues, flat_args, flat_values, holds_fake};
+use super::tree::{self, Call, FlatCall, Tree};
+use super::values::FlatArgs;
 use crate::error;
 use crate::hot::ffi::{self as x, Obj};
 use crate::hot::heap_type::{HeapType, slot};
@@ -15,17 +15,14 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use std::any::Any;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use tp_dispatch::{Arg, Error, ErrorKind, Result, Rets, Value, state};
-use tp_graph::compile::{Built, CompiledFunction};
-use tp_graph::entry::Entry;
-use tp_graph::report::FallbackPolicy;
+use tp_graph::compile::CompiledFunction;
 use tp_graph::segments::Store;
-use tp_tensor::{Scalar, Tensor};
+use tp_tensor::Scalar;
 
 #[repr(C)]
 struct CompiledObject {
@@ -36,21 +33,21 @@ struct CompiledObject {
     weak: Obj,
 }
 
-struct Inner {
-    core: Arc<CompiledFunction>,
-    func: Obj,
-    parameters: Vec<String>,
+pub(super) struct Inner {
+    pub core: Arc<CompiledFunction>,
+    pub func: Obj,
+    pub parameters: Vec<String>,
     /// A tuple of what the caller vouches for.
-    assumed: Obj,
+    pub assumed: Obj,
     /// Where the function need not be captured as a whole.
-    segments: Option<Arc<Store>>,
+    pub segments: Option<Arc<Store>>,
 }
 
 /// How an entry's flat results make up what the function returned.
-struct Results {
-    tree: Tree,
+pub(super) struct Results {
+    pub tree: Tree,
     /// The call the entry was captured for: keeps objects guarded by identity alive.
-    _call: Arc<FlatCall>,
+    pub _call: Arc<FlatCall>,
 }
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(ptr::null_mut());
@@ -231,12 +228,13 @@ unsafe fn slow(inner: &Inner, args: *const Obj, nargs: usize, kwnames: Obj) -> R
     error::attached(|py| {
         // SAFETY: the vectorcall convention.
         let call = unsafe { collect(py, args, nargs, kwnames) }.map_err(error::from_py)?;
-        match find_or_build(py, inner, &call)? {
-            Found::Entry(entry, flat, is_new) => {
-                let mut rets = Rets::new();
+        let mut rets = Rets::new();
+        let (found, ran) = find::run(py, inner, &call, &mut rets)?;
+        match found {
+            Found::Entry(entry, _, is_new) => {
                 // SAFETY: a live function held by the object.
                 let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
-                if let Err(e) = entry.run(&flat_args(&flat), &mut rets) {
+                if let Err(e) = ran {
                     return match &inner.segments {
                         // The function may catch what an op raises by the values it meets.
                         Some(store) if e.kind() != ErrorKind::Host && entry.is_pure() => {
@@ -283,90 +281,6 @@ unsafe fn collect<'py>(py: Python<'py>, args: *const Obj, nargs: usize, kwnames:
             kwargs.set_item(name, item(nargs + k))?;
         }
         Ok(Call { args: positional, kwargs: Some(kwargs) })
-    }
-}
-
-enum Found {
-    /// With whether it was made for this call.
-    Entry(Arc<Entry>, FlatValues, bool),
-    /// The function itself: over the limit of entries, or inlined into a capture, which also a fake rule is.
-    Eager,
-    /// Python runs, and what lies between two breaks is compiled.
-    Segments(Arc<Store>, Option<segmented::Suspicion>),
-}
-
-fn find_or_build(py: Python<'_>, inner: &Inner, call: &Call<'_>) -> Result<Found> {
-    if tp_graph::capture::active() || tp_graph::segments::active() {
-        return Ok(Found::Eager);
-    }
-    let flat_call = FlatCall::new(call, &inner.parameters)?;
-    let flat = flat_values(&flat_call);
-    if flat.values.iter().any(holds_fake) {
-        return Ok(Found::Eager);
-    }
-    let args = flat_args(&flat);
-    // Inside of vmap the function itself is batched.
-    if args.iter().any(|a| a.tensor().is_some_and(Tensor::is_batched)) {
-        return Ok(Found::Eager);
-    }
-    if let Some(entry) = inner.core.find(&args) {
-        let entry = entry.clone();
-        drop(args);
-        return Ok(Found::Entry(entry, flat, false));
-    }
-    // SAFETY: a live function held by the object.
-    let func = unsafe { Bound::from_borrowed_ptr(py, inner.func) };
-    let assumed = unsafe { Bound::from_borrowed_ptr(py, inner.assumed) };
-    // SAFETY: a tuple since it was made.
-    let assumed: Bound<'_, PyTuple> = unsafe { assumed.cast_into_unchecked() };
-    let leaves = flat_call.flat.values.len();
-    let kind = inner.segments.as_ref().map(|store| (store, segmented::kind_of(&flat_call.flat.shape, &args)));
-    // The body of an op, or a rule, is no place to put calls off.
-    if kind.is_some() && (state::is_in_foreign_kernel() || tp_dispatch::fake::in_rule()) {
-        return Ok(Found::Eager);
-    }
-    if let Some((store, kind)) = &kind
-        && !(crate::watching::is_available() && store.may_capture(*kind))
-    {
-        return Ok(Found::Segments(Arc::clone(store), None));
-    }
-    let watch = tree::Watch { assumed: &assumed, is_tentative: kind.is_some() };
-    let marks = dynamic::marks(py, &args).map_err(error::from_py)?;
-    let made = Arc::new(flat_call);
-    // Called twice where a capture with symbolic sizes does not come about.
-    let built = inner.core.build(&args, &flat.names, &marks, &mut |values: &[Value]| {
-        let values = values.get(..leaves).unwrap_or(values);
-        let out = made.call(py, &func, &inner.parameters, values, Some(watch));
-        let out = out.inspect_err(|e| _ = dynamic::failed(py, e)).map_err(error::from_py)?;
-        let mut results = Flat::default();
-        let tree = tree::flatten(&out, "result", Numbers::Fixed, &mut results)?;
-        let structure: Box<dyn Any + Send + Sync> = Box::new(Results { tree, _call: made.clone() });
-        Ok((results.values, structure))
-    });
-    drop(args);
-    let built = match (built, kind) {
-        (Err(e), Some((store, kind))) => {
-            let refusal = segmented::refusal(py, store, kind, e)?;
-            return Ok(Found::Segments(store.clone(), refusal));
-        }
-        (built, _) => built?,
-    };
-    match built {
-        Built::Entry(entry) => {
-            if inner.core.policy() == FallbackPolicy::Warn {
-                notice::warn(py, &entry)?;
-            }
-            notice::built(py, &func, &inner.core, &entry).map_err(error::from_py)?;
-            Ok(Found::Entry(entry, flat, true))
-        }
-        Built::Eager(reason) => {
-            if inner.core.tell_limit() {
-                notice::warn_of(py, std::slice::from_ref(&reason))?;
-            }
-            inner.core.note_eager(&reason);
-            notice::eager(py, &func, &reason).map_err(error::from_py)?;
-            Ok(Found::Eager)
-        }
     }
 }
 

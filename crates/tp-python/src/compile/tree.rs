@@ -408,7 +408,7 @@ impl FlatCall {
         let out = func.call(args, kwargs);
         let done = out.and_then(|out| unwritten(watch.as_ref()).map(|()| out));
         match (done, watching) {
-            (Ok(out), Some(watching)) => watching.finish(py).map(|()| out),
+            (Ok(out), Some(watching)) => watching.finish(py, &out).map(|()| out),
             (Err(e), Some(watching)) => {
                 let again = super::dynamic::failed(py, &e);
                 watching.abandon(py, again || is_tentative || tp_graph::capture::watch::is_refused());

@@ -12,6 +12,7 @@ use nested::Nested;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use tp_dispatch::{Arg, Error, Result};
+use tp_graph::capture::made;
 use tp_tensor::promote::DEFAULT_FLOAT;
 use tp_tensor::scalar::Element;
 use tp_tensor::{DType, Device, Scalar, Tensor, TensorError, dispatch_dtype};
@@ -32,12 +33,18 @@ pub fn tensor<'py>(
     guarded(|| {
         let dtype = dtype.map(|d| d.0);
         let source = shared(data, dtype)?;
-        let mut t = ops::DETACH.run(&[Arg::Tensor(&source.tensor)]).py(py)?;
+        // A capture records what becomes of a tensor, and holds a copy of other data.
+        let is_recorded = as_tensor(data).is_some() && tp_graph::capture::active();
+        let apply = |op: &ops::Builtin, args: &[Arg<'_>]| {
+            if is_recorded { op.call(args) } else { op.run(args) }.py(py)
+        };
+        let mut t = apply(&ops::DETACH, &[Arg::Tensor(&source.tensor)])?;
         if let Some(d) = dtype.filter(|d| *d != t.dtype()) {
-            t = ops::ASTYPE.run(&[Arg::Tensor(&t), Arg::DType(d)]).py(py)?;
+            t = apply(&ops::ASTYPE, &[Arg::Tensor(&t), Arg::DType(d)])?;
         } else if !source.fresh {
-            t = ops::CLONE.run(&[Arg::Tensor(&t)]).py(py)?;
+            t = apply(&ops::CLONE, &[Arg::Tensor(&t)])?;
         }
+        t = made(t, false).py(py)?;
         if let Some(d) = device {
             t = transfer::to_device(&t, d.0).py(py)?;
         }
@@ -80,6 +87,9 @@ pub fn asarray<'py>(
             t = apply(&ops::ASTYPE, &[Arg::Tensor(&t), Arg::DType(d)])?;
             fresh = true;
         }
+        if !own {
+            t = made(t, !fresh).py(py)?;
+        }
         if let Some(d) = device.filter(|d| d.0 != t.device()) {
             t = transfer::to_device(&t, d.0).py(py)?;
             fresh = true;
@@ -107,7 +117,7 @@ pub fn from_numpy<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<B
             return Err(error::to_py(py, e));
         }
         match buffers::borrow(array)? {
-            Some(t) => wrap(py, t),
+            Some(t) => wrap(py, made(t, true).py(py)?),
             None => {
                 let message = format!("argument 'array' must be a NumPy array, got {}", array.get_type());
                 Err(error::to_py(
@@ -181,7 +191,11 @@ pub unsafe fn array_like(obj: Obj) -> Result<Option<Tensor>> {
         if !sequence && !obj.hasattr("__dlpack__").map_err(error::from_py)? {
             return Ok(None);
         }
-        shared(&obj, None).map(|s| Some(s.tensor)).map_err(error::from_py)
+        if let Some(t) = as_tensor(&obj) {
+            return Ok(Some(t));
+        }
+        let source = shared(&obj, None).map_err(error::from_py)?;
+        made(source.tensor, !source.fresh).map(Some)
     })
 }
 

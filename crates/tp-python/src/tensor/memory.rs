@@ -46,6 +46,7 @@ pub fn tensor_from_bytes<'py>(
             .ok_or_else(|| Error::argument("TP1002", format!("expected a buffer, got {}", buffer.get_type())))
             .py(py)?;
         let t = typed(&bytes, buffer, dtype.0, &shape, copy).py(py)?;
+        let t = tp_graph::capture::made(t, !copy).py(py)?;
         wrap(py, t)
     })
 }

@@ -138,9 +138,11 @@ impl Session {
             if is_seeded || is_ours || !on.is_null() && shell::is_tensor(on) {
                 // Functions of Python that it calls are part of it.
                 self.note_op(frame);
+                self.op_begins();
                 args.iter().for_each(|arg| self.read_contents(*arg, DEPTH));
                 return Ok(());
             }
+            self.may_have_written = true;
             if module == "_operator" && matches!(&*name, "is_" | "is_not") && args.len() == 2 {
                 return self.compare_identity(code, args[0], args[1]);
             }

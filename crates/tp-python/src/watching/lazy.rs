@@ -5,12 +5,24 @@ use super::expect::owned;
 use super::guards::{Check, Guard, item};
 use super::session::Session;
 use crate::hot::ffi::{self as x, Obj};
+use crate::hot::shell;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
+use std::cell::Cell;
 use tp_dispatch::Error;
 use tp_graph::capture::watch;
+
+thread_local! {
+    /// The last capture of this thread failed for what it has left in the right place: the next one will not.
+    static KEPT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a capture that failed is to be made again, asked once.
+pub fn may_succeed_now() -> bool {
+    KEPT.take()
+}
 
 /// A property that was asked for before it had a value.
 pub struct Lazy {
@@ -57,8 +69,11 @@ impl Session {
         }
     }
 
-    /// Guards the values that came to be; one that holds something of the capture is taken away and refused.
+    /// Guards the values that came to be; those that hold something of the capture are taken away, and the first of them
+    /// is refused. A tensor made of data stays, with its data, as the function itself would have left it: a capture that
+    /// finds it there is of use, this one is not.
     pub(super) unsafe fn settle_lazy(&mut self, py: Python<'_>) -> PyResult<()> {
+        let (mut refused, mut kept) = (None, None);
         for Lazy { dict, name, path, at } in std::mem::take(&mut self.lazy) {
             // SAFETY: a live dict and key, lock held.
             let value = unsafe { item(dict.as_ptr(), name.as_ptr()) };
@@ -72,18 +87,27 @@ impl Session {
                 self.guards.push(Guard { name: path, check: Check::Item { dict, key: name, value } });
                 continue;
             }
+            let refusal = || {
+                let e = Error::capture("TP4031", format!("{path} would keep {leak}, in the capture alone"));
+                let e = at.iter().fold(e, |e, at| e.note(format!("captured at {at}")));
+                e.note("ask for the property once before the call, or make it a function")
+            };
+            // SAFETY: a live object.
+            let made = unsafe { shell::is_tensor(value).then(|| shell::tensor_of(value)) };
+            if let Some(source) = made.and_then(tp_graph::capture::source) {
+                dict.bind(py).set_item(&name, crate::tensor::wrap(py, source)?)?;
+                kept.get_or_insert_with(refusal);
+                continue;
+            }
+            refused.get_or_insert_with(refusal);
             if unsafe { ffi::PyDict_DelItem(dict.as_ptr(), name.as_ptr()) } != 0 {
                 unsafe { ffi::PyErr_Clear() };
             }
-            let e = Error::capture("TP4031", format!("{path} would keep {leak}, in the capture alone"));
-            let e = match at {
-                Some(at) => e.note(format!("captured at {at}")),
-                None => e,
-            };
-            let e =
-                watch::refused(e.note("ask for the property once before the call, or make it a function"));
-            return Err(crate::error::to_py(py, e));
         }
-        Ok(())
+        KEPT.set(refused.is_none() && kept.is_some());
+        match refused.or(kept) {
+            Some(e) => Err(crate::error::to_py(py, watch::refused(e))),
+            None => Ok(()),
+        }
     }
 }

@@ -3,8 +3,8 @@
 //! name and line.
 //!
 //! Lives here: when a thread is watched, and what comes of it. `session` has the events, `reads`, `attributes`, `calls`
-//! and `writes` what they mean, `natives` which native code is known, `assumed` what the caller vouches for; `entry`,
-//! `guards`, `quick`, `expect`, `contents` and `buffers` what is checked later; `frame`, `code` and `api` know CPython. Watched is
+//! and `writes` what they mean, `memory` what becomes of arrays, `natives` which native code is known, `assumed` what the
+//! caller vouches for; `entry`, `guards`, `quick`, `expect`, `contents` and `buffers` what is checked later; `frame`, `code` and `api` know CPython. Watched is
 //! the thread that captures, by opcode events: on versions of CPython without a row in `frame` nothing is, and captures go
 //! on as if nothing outside of the arguments ever changed. Trace functions of debuggers and coverage tools pause for the
 //! time of a capture.
@@ -26,6 +26,7 @@ mod expect;
 mod frame;
 mod guards;
 mod lazy;
+mod memory;
 mod natives;
 mod quick;
 mod reads;
@@ -34,6 +35,7 @@ mod writes;
 
 use crate::hot::ffi::Obj;
 use entry::PyGuards;
+pub use lazy::may_succeed_now;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use session::{CURRENT, Session, trace};
@@ -138,13 +140,16 @@ impl Watching {
         Ok(was_ours)
     }
 
-    /// Ends watching after the function returned: its guards go to the capture. An error where it wrote to what was there
-    /// before, or took the watch off.
-    pub fn finish(mut self, py: Python<'_>) -> PyResult<()> {
+    /// Ends watching after the function returned `result`: its guards go to the capture. An error where it wrote to what was
+    /// there before, returned memory that it made, or took the watch off.
+    pub fn finish(mut self, py: Python<'_>, result: &Bound<'_, PyAny>) -> PyResult<()> {
         let was_ours = self.stop(py)?;
         // SAFETY: lock held.
         unsafe { self.session.settle_writes() }.map_err(|e| crate::error::to_py(py, e))?;
         unsafe { self.session.settle_lazy(py) }?;
+        if let Some(e) = unsafe { self.session.refuse_new_memory(result.as_ptr()) } {
+            return Err(crate::error::to_py(py, e));
+        }
         if !was_ours {
             let e = Error::capture(
                 "TP4036",

@@ -382,7 +382,7 @@ pub(super) fn keeps(name: &str) -> bool {
     KEEPING.split_whitespace().any(|n| n == name)
 }
 
-fn article(name: &str) -> String {
+pub(super) fn article(name: &str) -> String {
     let vowel = name.starts_with(|c: char| "aeiouAEIOU".contains(c));
     format!("{} {name}", if vowel { "an" } else { "a" })
 }

@@ -51,6 +51,8 @@ pub struct Session {
     pub(super) assumed: Assumed,
     /// A refusal by what the opcode reads, raised in front of it.
     pub(super) pending: Option<Error>,
+    /// Something ran since the last call of an op that may write to arrays.
+    pub(super) may_have_written: bool,
     /// The frame whose next call has keywords.
     pub(super) keywords: Option<usize>,
     /// The frame whose opcode makes an item of a default dict.
@@ -94,6 +96,7 @@ impl Session {
             natures: Addresses::default(),
             assumed: Assumed::default(),
             pending: None,
+            may_have_written: false,
             keywords: None,
             makes: None,
             fills: None,
@@ -401,7 +404,14 @@ impl Session {
             );
             // Of a CALL its PRECALL has told.
             if op != Op::Called {
-                self.calling_op = (operates && (is_tensor(1) || is_tensor(2))).then_some(frame.id());
+                // What lies under a single operand is no part of it.
+                let has_two = !matches!(op, Op::Truth | Op::Iterate);
+                let on_tensor = operates && (is_tensor(1) || has_two && is_tensor(2));
+                self.calling_op = on_tensor.then_some(frame.id());
+                match on_tensor {
+                    true => self.op_begins(),
+                    false => self.may_have_written |= matches!(op, Op::Binary | Op::StoreSubscript),
+                }
             }
         }
     }

@@ -66,10 +66,7 @@ unsafe extern "C" fn get_buffer(op: Obj, view: *mut Py_buffer, flags: c_int) -> 
             return Err(crate::batch::no_value());
         }
         let by = "memoryview(x) or another reader of buffers";
-        settle::read(this(op), "TP4013", || format!("the memory of a tensor was read by {by}"))?;
-        if this(op).is_fake() {
-            return Err(types::unread("TP4013", "the memory of a tensor was", by, types::OWN_OP));
-        }
+        types::readable(this(op), "TP4013", "the memory of a tensor was", by, types::OWN_OP)?;
         match export(op, view, flags) {
             Ok(()) => Ok(0),
             Err(message) => {

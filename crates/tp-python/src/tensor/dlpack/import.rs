@@ -17,6 +17,7 @@ use pyo3::{ffi, intern};
 use std::ffi::CStr;
 use std::ptr;
 use tp_dispatch::{Arg, Result};
+use tp_graph::capture::{active, made};
 use tp_tensor::{Device, Dims, StorageOwner, Tensor, layout};
 
 /// Gives the memory back to the library it came from.
@@ -133,6 +134,7 @@ pub fn take(x: &Bound<'_, PyAny>, device: Option<Device>, copy: Option<bool>) ->
     if copy != Some(true)
         && let Some(t) = own(x)
     {
+        let t = if active() { ops::DETACH.call(&[Arg::Tensor(&t)]).py(py)? } else { t.detach() };
         return match device {
             Some(d) if d != t.device() && copy == Some(false) => Err(moving(t.device(), d)),
             Some(d) => transfer::to_device(&t, d).py(py),
@@ -148,6 +150,7 @@ pub fn take(x: &Bound<'_, PyAny>, device: Option<Device>, copy: Option<bool>) ->
         // SAFETY: what `__dlpack__` returned is looked at before it is used.
         unsafe { open(&request(x, device, copy)?)? }
     };
+    let t = made(t, true).py(py)?;
     let t = match device {
         Some(d) if d != t.device() && copy == Some(false) => {
             return Err(moving(t.device(), d));
@@ -167,8 +170,8 @@ fn moving(from: Device, to: Device) -> PyErr {
 /// refuse to export is left to it.
 fn own(x: &Bound<'_, PyAny>) -> Option<Tensor> {
     // SAFETY: a live object.
-    let t = unsafe { shell::is_tensor(x.as_ptr()).then(|| shell::tensor_of(x.as_ptr())) }?;
-    (t.device() == Device::CPU && !t.is_fake() && !t.requires_grad()).then(|| t.detach())
+    let t = unsafe { shell::is_tensor(x.as_ptr()).then(|| shell::tensor_of(x.as_ptr()).clone()) }?;
+    (t.device() == Device::CPU && !t.is_fake() && !t.requires_grad()).then_some(t)
 }
 
 /// Calls `x.__dlpack__`, with fewer keywords where the producer is older than they are.
