@@ -454,7 +454,7 @@ class Switch:
         lambda x, s: x if s else -x,
         lambda x, s: tp.where(x > 0.0, x, -x * (2.0 if s else 3.0)),
         lambda x, s: -x if not s else x,
-        lambda x, s: x * [level * 1.0 for level in s].pop(),
+        lambda x, s: x * [level for level in s][0],
     ],
     ids=["if", "deeper", "not", "for"],
 )
