@@ -435,33 +435,3 @@ def test_a_new_object_with_a_dict_from_outside_is_as_old(way: str) -> None:
 
     refused("TP4031", counts, tp.ones(()))
     assert shared == {"n": 3.0}
-
-
-class Switch:
-    def __init__(self) -> None:
-        self.level = 1.0
-
-    def __bool__(self) -> bool:
-        return self.level > 1.5
-
-    def __iter__(self):
-        return iter([self.level])
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda x, s: x if s else -x,
-        lambda x, s: tp.where(x > 0.0, x, -x * (2.0 if s else 3.0)),
-        lambda x, s: -x if not s else x,
-        lambda x, s: x * [level for level in s][0],
-    ],
-    ids=["if", "deeper", "not", "for"],
-)
-def test_a_special_method_over_a_tensor_on_the_stack_is_watched(ask) -> None:
-    """A: truth and iteration have one operand, whatever lies under it."""
-    s = Switch()
-    compiled = tp.compile(lambda x: ask(x, s))
-    for level in (1.0, 2.0, 3.0):
-        s.level = level
-        assert compiled(tp.tensor([-1.0, 2.0])).tolist() == ask(tp.tensor([-1.0, 2.0]), s).tolist()

@@ -67,6 +67,8 @@ pub struct Session {
     outside: Option<usize>,
     /// The frame whose opcode calls an op: a function that begins under it is part of the op's contract.
     calling_op: Option<usize>,
+    /// Special methods under way that such an opcode asks, and its frame.
+    asked: Vec<(usize, usize)>,
     /// The function whose arguments are the call's own.
     root: usize,
 }
@@ -104,6 +106,7 @@ impl Session {
             frames: Vec::new(),
             outside: None,
             calling_op: None,
+            asked: Vec::new(),
             root: root as usize,
         }
     }
@@ -184,6 +187,9 @@ impl Session {
                     if self.outside == Some(frame.id()) {
                         self.outside = None;
                     }
+                    if let Some((_, op)) = self.asked.pop_if(|(id, _)| *id == frame.id()) {
+                        self.calling_op = Some(op);
+                    }
                     Ok(())
                 }
                 OPCODE if self.outside.is_none() && tp_graph::capture::active() => {
@@ -214,9 +220,14 @@ impl Session {
                 self.outside = Some(frame.id());
                 return None;
             }
-            if self.calling_op.is_some() && self.calling_op == self.frames.last().map(|(id, _)| *id) {
-                self.outside = Some(frame.id());
-                return None;
+            if let Some(op) = self.calling_op.filter(|op| self.frames.last().is_some_and(|(id, _)| id == op))
+            {
+                // Special methods of other operands, and of what stands for a number, belong to their objects.
+                if code.kind != Kind::User || !is_of_operand(&code.name) {
+                    self.outside = Some(frame.id());
+                    return None;
+                }
+                self.asked.push((frame.id(), op));
             }
             if self.assumed.contains(frame.function()) {
                 self.outside = Some(frame.id());
@@ -451,6 +462,11 @@ impl Session {
             Expect::of(self.api, value)
         }
     }
+}
+
+/// Whether a function of that name is a special method that native code asks of an object it is given.
+fn is_of_operand(name: &str) -> bool {
+    name.starts_with("__") && name.ends_with("__") && !matches!(name, "__call__" | "__init__" | "__new__")
 }
 
 /// Whether an object is a weak reference to what is gone, as its callback gets it.
