@@ -134,6 +134,10 @@ fn threads_change_no_bit() {
     let x = noise(&[700, 1100], DType::F32);
     let y = noise(&[1100, 300], DType::F32);
     let long = noise(&[1_000_003], DType::F32);
+    // Rows of these go to kernels that add in another order where there are few of them.
+    let (tall, vector) = (noise(&[1000, 4096], DType::F32), noise(&[4096], DType::F32));
+    let pair = noise(&[2, 4096], DType::F32);
+    let columns = view(&pair, Ok(pair.layout().transpose(0, 1).unwrap()));
     let all = |threads: usize| -> Vec<Tensor> {
         pool::set_num_threads(threads);
         vec![
@@ -144,6 +148,8 @@ fn threads_change_no_bit() {
             run("softmax", &[t(&x)]),
             run("softmax", &[t(&x), int(0)]),
             run("matmul", &[t(&x), t(&y)]),
+            run("matmul", &[t(&tall), t(&vector)]),
+            run("matmul", &[t(&tall), t(&columns)]),
             run("cumsum", &[t(&x), int(0)]),
             run("exp", &[t(&long)]),
         ]

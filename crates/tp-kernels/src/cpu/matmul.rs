@@ -18,6 +18,10 @@ use tp_tensor::{DType, Device, Dims, Scalar, Tensor};
 const GRAIN: i64 = 1 << 18;
 /// Rows of one matrix that are one piece of work at most.
 const STRIP: i64 = 128;
+/// Products of at most so many rows and columns, or so many elements, are added up by the gemm crate in an order of their
+/// own.
+const SMALL_SIDE: i64 = 64;
+const SMALL: i64 = 256;
 
 pub fn matmul(call: &Call<'_>, rets: &mut Rets) -> Result<()> {
     let p = product(call)?;
@@ -107,9 +111,11 @@ impl<'a> Job<'a> {
     fn run<T: Multiply>(job: &Job<'_>) {
         let (tall, long) = (job.m >= job.n, job.m.max(job.n));
         // Strips of even height: no thin rest that would be computed in another way.
-        let strip_size = ceil_div(long, ceil_div(long, STRIP));
-        let strips = ceil_div(long, strip_size);
-        let cost = job.k * job.m.min(job.n) * strip_size;
+        let (strips, narrow) = (ceil_div(long, STRIP), job.m.min(job.n));
+        let height = long / strips;
+        // A strip that is small goes alone, for with a neighbour, which the threads decide, it is not.
+        let alone = height <= SMALL_SIDE || height * narrow <= SMALL;
+        let cost = job.k * narrow * height;
         let tasks = job.batch.len() * strips as usize;
         let out = SharedMut::new(job.out.data_ptr().cast::<T>());
         pool::parallel_for(tasks, (GRAIN as usize).div_ceil(cost.max(1) as usize), |range| {
@@ -117,8 +123,8 @@ impl<'a> Job<'a> {
             let mut task = range.start;
             while task < range.end {
                 let (index, strip) = (task / strips as usize, (task % strips as usize) as i64);
-                let last = (strips - strip).min((range.end - task) as i64);
-                let (start, stop) = (strip * strip_size, ((strip + last) * strip_size).min(long));
+                let last = if alone { 1 } else { (strips - strip).min((range.end - task) as i64) };
+                let (start, stop) = (strip * long / strips, (strip + last) * long / strips);
                 let [mut a, mut b, mut c] = job.batch[index];
                 let (mut m, mut n) = (job.m, job.n);
                 if tall {
