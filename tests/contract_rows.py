@@ -205,7 +205,7 @@ A15  | mutating a leaf or non-leaf     | compile/test_upstream_defects.py::test_
 F1   | strides on the CPU              | FAULTS::test_a_fake_rule_with_other_strides_is_found
 F2   | a wrong shape behind a view     | compile/test_compile.py::test_fakes_are_held_to_their_promise_at_run_time
 F4   | promised strides                | CONTRACT::test_a_captured_run_holds_the_kernel_to_its_fake_rule
-F5   | a fake that returns its input   | CONTRACT::test_a_fake_rule_that_returns_its_input
+F5   | a fake that returns its input   | CONTRACT::test_a_fake_rule_that_returns_its_input, FAULTS::test_a_fake_rule_that_returns_its_input_is_found
 F7   | fake contexts of six threads    | CALLBACKS::test_captures_belong_to_their_thread, SIZES::test_threads_keep_their_contexts_apart
 G1   | count of gradients              | RULES::test_the_number_of_gradients
 G2   | one None too many               | RULES::test_the_number_of_gradients
@@ -277,7 +277,7 @@ W12  | Triton without a GPU            | LAUNCH::test_defining_needs_no_triton, 
 W13  | TVM's crashes                   | DEFECTS::test_regions_that_upstream_crashed_on
 W14  | several outputs, None, an int   | DEFECTS::test_keywords_numbers_lists_and_several_outputs_do_not_fall_back, DEFECTS::test_ops_that_return_nothing_or_a_number_are_compiled, UPSTREAM::test_w9_tensors_in_lists_choose_the_kernel
 W15  | schemas as decoration           | SCHEMA::test_what_the_grammar_refuses, INFER::test_mutates_args_is_checked, REGISTER::test_a_given_schema_is_checked_against_the_function
-W16  | a checker that looks at little  | DEFECTS::test_the_checker_compares_every_kernel_and_honours_tolerances
+W16  | a checker that looks at little  | DEFECTS::test_the_checker_compares_every_kernel_and_honours_tolerances, library/test_debug_mode.py::test_undeclared_writes_are_found
 W17  | built-ins apart, objects bare   | REGISTER::test_reserved_namespaces, REGISTER::test_the_op_object, REGISTER::test_kernels_for_built_in_ops, NAMES::test_help_says_what_a_function_computes_and_what_comes_out
 W18  | errors in terms of the inside   | COMPILED::test_guards_and_recompiles_are_named, COMPILED::test_a_recompile_names_a_guard_that_is_listed, TOLD::test_a_strict_fallback_names_node_and_cause, DEFECTS::test_a_default_argument_is_a_plain_value
 C1   | calls with effects              | COMPILED::test_effects_decide_what_is_removed, CONTRACT::test_effects_are_kept_by_dead_code_removal

@@ -42,6 +42,7 @@ def test_effects_decide_what_is_removed(ns: str) -> None:
     compiled = tp.compile(twice(ordered))
     compiled(x), compiled(x)
     assert log == [1, 2, 1, 2]
+    assert [r.marker.executor for r in compiled.last_run.forward] == ["python", "python", "native"]
     assert compiled.report.removed == []
 
 
@@ -58,6 +59,7 @@ def test_random_calls_are_not_merged(ns: str) -> None:
     compiled = tp.compile(lambda x: draw(x) - draw(x))
     assert compiled(tp.ones((2,))).tolist() == [-1.0, -1.0]
     assert [n.target for n in compiled.graphs[0].nodes].count(f"{ns}::draw.default") == 2
+    assert [r.marker.executor for r in compiled.last_run.forward] == ["python", "python", "native"]
 
 
 def test_declared_mutation_survives(ns: str) -> None:
@@ -79,6 +81,7 @@ def test_declared_mutation_survives(ns: str) -> None:
         want, got = fn(eager_in), compiled(compiled_in)
         assert got.tolist() == want.tolist()
         assert compiled_in.tolist() == eager_in.tolist()
+    assert [r.marker.executor for r in compiled.last_run.forward] == ["native", "python", "python", "native"]
 
 
 def test_capture_runs_no_body_and_keeps_one_node(ns: str) -> None:
@@ -220,6 +223,7 @@ def test_closures_are_lifted_and_stay_live() -> None:
     with tp.no_grad():
         w.mul_(5.0)
     assert compiled(x).tolist() == [5.0, 5.0]
+    assert [r.marker.executor for r in compiled.last_run.forward] == ["native"]
 
 
 def test_training_region_is_one_node_and_matches_eager() -> None:

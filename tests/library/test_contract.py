@@ -347,8 +347,10 @@ def test_effects_are_kept_by_dead_code_removal(ns: str) -> None:
 
         return tp.compile(run)
 
-    assert logs(ordered)(tp.ones([1])).tolist() == [2.0]
+    kept = logs(ordered)
+    assert kept(tp.ones([1])).tolist() == [2.0]
     assert log == [1, 2]
+    assert [r.marker.executor for r in kept.last_run.forward] == ["python", "python", "native"]
     log.clear()
     compiled = logs(pure)
     assert compiled(tp.ones([1])).tolist() == [2.0]

@@ -422,3 +422,4 @@ def test_l32_a_call_is_one_event_and_its_body_is_its_own(ns: str) -> None:
     for shape in ([3], [2, 2]):
         x = tp.ones(shape)
         assert compiled(x).tolist() == (f(x) + 1.0).tolist()
+        assert [r.marker.executor for r in compiled.last_run.forward] == ["python", "native"]

@@ -87,9 +87,9 @@ def contradiction(kernel: Kernel, executor: str, seen: set[str]) -> str | None:
 
 
 def brief(marker: CodegenMarker) -> str:
-    """The marker on one line of a report: a target description or a hash can fill a page."""
+    """The marker on one line of a report: a target description can fill a page. The proof is whole."""
     kernel = marker.kernel if len(marker.kernel) <= 60 else f"{marker.kernel[:57]}..."
-    proof = f" [{marker.proof[:60]}]" if marker.proof else ""
+    proof = f" [{marker.proof}]" if marker.proof else ""
     return f"{marker.executor}:{kernel} on {marker.device}{proof}"
 
 

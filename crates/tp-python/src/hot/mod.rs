@@ -1,5 +1,6 @@
 //! THE HOT DOOR: the types and functions made by hand, where PyO3's own forms cost two to three times as much.
-//! Unsafe code of the crate lives here; everything else is plain PyO3.
+//! The rest of the crate is plain PyO3, but for `watching`, which reads the interpreter's own structures, and the exchange of
+//! memory with other libraries; each unsafe block says what it relies on.
 //!
 //! # Rationale
 //! A builtin bound to its op object, a final tensor type with a free list, exact type checks instead of downcasts,
