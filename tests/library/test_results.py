@@ -205,7 +205,7 @@ def test_a_written_argument_is_not_told_to_be_declared(ns: str) -> None:
 
 @pytest.mark.thread_unsafe(reason="measures time")
 def test_long_lists_cost_what_they_hold(ns: str) -> None:
-    """3.6: looking for shared memory takes no pairs."""
+    """3.6: looking for shared memory takes no pairs, which would be 256 times the work here."""
     op = library.custom_op(
         f"{ns}::f", lambda xs: [x * 1 for x in xs], mutates_args=(), schema="(Tensor[] xs) -> Tensor[]"
     )
@@ -214,12 +214,12 @@ def test_long_lists_cost_what_they_hold(ns: str) -> None:
         xs = [tp.ones([1]) for _ in range(n)]
         best = 1e9
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.thread_time()
             op(xs)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.thread_time() - start)
         return best
 
-    assert seconds(8000) < 40 * max(seconds(1000), 1e-4)
+    assert seconds(32000) < 100 * max(seconds(2000), 1e-4)
 
 
 def test_in_place_and_out_forms_have_their_fake_kernels(ns: str) -> None:

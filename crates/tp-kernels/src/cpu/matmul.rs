@@ -113,8 +113,10 @@ impl<'a> Job<'a> {
         // Strips of even height: no thin rest that would be computed in another way.
         let (strips, narrow) = (ceil_div(long, STRIP), job.m.min(job.n));
         let height = long / strips;
-        // A strip that is small goes alone, for with a neighbour, which the threads decide, it is not.
-        let alone = height <= SMALL_SIDE || height * narrow <= SMALL;
+        // A strip that is small goes alone, for with a neighbour, which the threads decide, it is not. Elements count
+        // where both operands are contiguous along k.
+        let dots = job.batch.first().is_some_and(|[a, b, _]| (a.column, b.row) == (1, 1));
+        let alone = height <= SMALL_SIDE || (dots && height * narrow <= SMALL);
         let cost = job.k * narrow * height;
         let tasks = job.batch.len() * strips as usize;
         let out = SharedMut::new(job.out.data_ptr().cast::<T>());
