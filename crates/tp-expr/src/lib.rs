@@ -13,7 +13,7 @@ pub mod pool;
 pub mod prim;
 pub mod program;
 mod semantics;
-mod stream;
+pub mod stream;
 pub mod tile;
 
 pub use error::ExprError;
