@@ -30,3 +30,13 @@ def as_eager(fn: Callable[..., Any], runs: int = 3, **options: Any) -> Any:
     for _ in range(runs):
         assert values(compiled(x())) == values(fn(x()))
     return compiled
+
+
+def gradients_as_eager(fn: Callable[..., Any], runs: int = 3) -> None:
+    """The gradient through the compiled function is that through the function, call after call."""
+    compiled = tp.compile(fn)
+    for _ in range(runs):
+        a, b = x().requires_grad_(), x().requires_grad_()
+        fn(a).backward()
+        compiled(b).backward()
+        assert a.grad.tolist() == b.grad.tolist()
